@@ -7,10 +7,11 @@ Public names (Task, Features, Encoder, HiddenStates, Source, Head, Predictions, 
 `import bertvision` is fast, and `bertvision --help` needs no torch.
 """
 
-import importlib
-from typing import Any
+from bertvision.waiting import wait_passively
 
-from bertvision.threads import wait_passively
+TYPE_CHECKING = False  # importing `typing` would take longer than everything else here
+if TYPE_CHECKING:
+    from typing import Any
 
 wait_passively()  # before anything here imports torch
 
@@ -56,7 +57,9 @@ _MODULES = {
 __all__ = ["__version__", *_MODULES]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib
+
     if name not in _MODULES:
         raise AttributeError(f"module 'bertvision' has no attribute '{name}'")
     return getattr(importlib.import_module(_MODULES[name]), name)

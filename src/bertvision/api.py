@@ -56,22 +56,24 @@ class Run:
         """The tables of scores as Markdown."""
         return "\n".join(to_markdown(table) for table in score_tables(self._finished))
 
-    def ensemble(self, *members: str, method: str = "max", name: str = "") -> dict[str, Any]:
+    def ensemble(self, *members: str, method: str = "max", name: str = "", wait: bool = False) -> dict[str, Any]:
         """Combine models into an ensemble, `run.ensemble("encoder", "adapter_64")`, score it and save it in the run.
 
         "RUN:NAME@EPOCHS" is a member of another run or snapshot. Returns name → facts and scores, one entry per seed.
         """
-        scores = self._finished.scores
-        job = Job(self.config)
-        added = add_ensemble(job, Ensemble(members, method, name), scores)
-        write_summary(job, scores)
+        _ = self._finished  # raise if there are no scores
+        job = Job(self.config, wait=wait)
+        with job.writing():
+            scores = self._finished.scores
+            added = add_ensemble(job, Ensemble(members, method, name), scores)
+            write_summary(job, scores)
         return added
 
-    def report(self, with_encoder: bool = True) -> Path:
+    def report(self, with_encoder: bool = True, wait: bool = False) -> Path:
         """Write report.html and its companion files to the run folder, and return its path."""
         from bertvision.report.build import make_report
 
-        return make_report([self.folder], with_encoder=with_encoder)
+        return make_report([self.folder], with_encoder=with_encoder, wait=wait)
 
     def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
         """Predict on new text: strings, pairs such as (question, passage), or one list of them. One row per text.
@@ -90,6 +92,7 @@ def run(
     encoder: str | dict[str, Any] | None = None,
     heads: list[Any] | None = None,
     progress: bool = False,
+    wait: bool = False,
     **settings: Any,
 ) -> Run:
     """Train every head in one pass and score them all. The encoder is fine-tuned first if asked. Finished stages are
@@ -97,6 +100,7 @@ def run(
 
     Takes a config file, a table or SQuAD-format file to train on, a RunConfig, or sections as keywords: `task="rte"`,
     `encoder="bert-base-uncased"`, `finetune={"epochs": 0.3}`, `data={"limit_train": 1000}`, `run="runs/mine"` …
+    `wait`: if another process is writing to the run folder, wait until it ends.
     """
     reporter = RichReporter() if progress else Reporter()
     if config is None:
@@ -112,7 +116,7 @@ def run(
     elif not isinstance(config, RunConfig):
         is_run = os.path.isdir(as_path(config, "the config"))
         config = Run(config).config if is_run else load_config(config, (), find_mistakes, reporter.say)
-    job = Job(config, reporter)
+    job = Job(config, reporter, wait)
     run_job(job)
     return Run(job.folder.path)
 
@@ -138,6 +142,7 @@ def fit(
     seed: int = 0,
     tune: bool | str = False,
     progress: bool = False,
+    wait: bool = False,
 ) -> Model:
     """Fit a model to a file or data frame, save it to `to` (default: models/<file stem>) and return it.
 
@@ -157,5 +162,6 @@ def fit(
         skip_empty=skip_empty,
         rows=rows,
         reporter=RichReporter() if progress else Reporter(),
+        wait=wait,
     )
     return Model(folder)

@@ -1,14 +1,9 @@
-"""CPU threads on a shared machine (a busy laptop, a container, CI): how they wait, and how many there are.
+"""CPU threads on a shared machine (a busy laptop, a container, CI): how many there are. waiting.py: how they wait.
 
-**Waiting.** OpenMP threads spin at the end of every parallel region until the last one arrives. If another program
-occupies a core, each of the hundreds of small calls of a kit then waits for a time slice. Threads that sleep
-immediately double the time of a kit on an idle machine. A short spin before sleeping is close to the best of both
-(benchmarks/busy_cores.py). OpenMP reads the setting when torch is loaded.
-
-**Number.** There are at most as many threads as the process may use cores: its CPU affinity, and the quota of its
-container. A number that the user sets always wins. Everything that a run saves uses this number, which does not depend
-on the load: with another number of threads, fine-tuning ends with other last bits. Prediction on new text uses the
-cores that are free at that moment.
+There are at most as many threads as the process may use cores: its CPU affinity, and the quota of its container. A
+number that the user sets always wins. Everything that a run saves uses this number, which does not depend on the load:
+with another number of threads, fine-tuning ends with other last bits. Prediction on new text uses the cores that are
+free at that moment.
 
 This module does not import torch: `machine.py` applies the number.
 """
@@ -22,13 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertvision import waiting
 from bertvision.tables import counted
 
-WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-"""Environment variables with which users control how threads wait; if one is set, we change nothing."""
-SPINS = 1000
-"""Spins before a thread goes to sleep: a few microseconds. Read by GNU OpenMP, which torch ships on Linux; other
-implementations know only the policy."""
 NUMBERS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """Environment variables with which users set the number of threads."""
 IN_PROGRAM = "set with torch.set_num_threads"
@@ -39,18 +30,6 @@ TOLERATED = 0.25
 LARGE = 1_000
 """Tokens from which a pass is faster with all threads if no core is free. Its parallel regions are so long that waiting
 for the other threads matters less than the larger share of the cores that several threads receive."""
-
-spins = False
-"""Whether torch was loaded before the setting could take effect."""
-
-
-def wait_passively() -> None:
-    """Make OpenMP threads sleep while they wait. Called by `import bertvision`, before torch is loaded."""
-    global spins
-    if not any(name in os.environ for name in WAITING):
-        spins = "torch" in sys.modules  # too late for this process, but child processes inherit it
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-        os.environ["GOMP_SPINCOUNT"] = str(SPINS)
 
 
 @dataclass(frozen=True)
@@ -96,7 +75,7 @@ def choose_free_threads(limit: Threads, tokens: int = 0) -> Threads:
         return limit
     cores, free = usable_cores(), free_cores()
     words = f"{free} of {counted(cores, 'core')} {'is' if free == 1 else 'are'} free"
-    if free == 0 and tokens >= LARGE and not spins:
+    if free == 0 and tokens >= LARGE and not waiting.spins:
         return Threads(limit.number, f"{words}, but the pass is large")
     return Threads(max(1, min(limit.number, free)), words)
 

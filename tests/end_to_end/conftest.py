@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -55,6 +56,7 @@ Command = Callable[..., Said]
 def command() -> Command:
     """command("run", "config.toml") does what the shell would. Returns exit code, output and errors."""
     from bertvision.__main__ import main
+    from bertvision.interrupts import SIGNALS
 
     def call(*words: object) -> Said:
         out, err, code = io.StringIO(), io.StringIO(), 0
@@ -63,10 +65,14 @@ def command() -> Command:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
+            handlers = {number: signal.getsignal(number) for number in SIGNALS}
             try:
                 main()
             except SystemExit as end:
                 code = int(end.code or 0)
+            finally:
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
         return Said(code, out.getvalue(), err.getvalue())
 
     return call

@@ -1,7 +1,9 @@
 """`fit` with hostile data, options and interruptions; fitted models with damaged files. Never a traceback."""
 
 import csv
+import os
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,24 @@ def test_ctrl_c_before_the_first_model_stops(
     monkeypatch.setattr(LinearCandidate, "attempt", interrupt)
     said = command("fit", labels, "--encoder", mean_encoder_folder, "--to", tmp_path / "m")
     assert said.code == 130 and "Interrupted" in said.err and not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize(("place", "name"), [(TfidfCandidate, "attempt"), (StrengthPath, "refit")])
+def test_sigterm_ends_a_fit_without_a_model(
+    place: Any,
+    name: str,
+    labels: Path,
+    command: Command,
+    mean_encoder_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody is there to use the best model so far."""
+    monkeypatch.setattr(place, name, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    said = command(
+        "fit", labels, "--encoder", mean_encoder_folder, "--to", tmp_path / "m", "--heads", "linear,tfidf_lr"
+    )
+    assert said.code == 143 and said.err.endswith("\nTerminated.\n") and not (tmp_path / "m").exists()
 
 
 def test_after_ctrl_c_no_model_is_called_late(

@@ -374,10 +374,10 @@ def test_a_missing_package_is_named_before_any_work(
 ) -> None:
     real, patch = builtins.__import__, pytest.MonkeyPatch()
 
-    def without(name: str, *rest: Any) -> Any:
+    def without(name: str, *rest: Any, **named: Any) -> Any:
         if name.split(".")[0] == package:
             raise ImportError(name)
-        return real(name, *rest)
+        return real(name, *rest, **named)
 
     for module in [name for name in sys.modules if name.startswith(("bertvision.search.", package))]:
         patch.delitem(sys.modules, module)

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 ATTACKS: tuple[str, ...] = (
-    "flips", "hostile", "forms", "configs", "data_files", "command_lines", "texts", "resources",
+    "kills", "signals", "flips", "hostile", "forms", "configs", "data_files", "command_lines", "texts", "resources",
 )  # fmt: skip
 """Modules of this folder, in the order of the table."""
 

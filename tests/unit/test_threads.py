@@ -1,8 +1,7 @@
-"""Threads wait without spinning, and their number respects the user, the limits of the process and, for prediction, the
-load of the machine. No test depends on the real load."""
+"""The number of threads respects the user, the limits of the process and, for prediction, the load of the machine. No
+test depends on the real load."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,34 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertvision import machine, threads
+from bertvision import machine, threads, waiting
 from bertvision.threads import Threads, Use, choose_free_threads, choose_threads, free_cores, usable_cores
-
-SHOW = "import os; e = os.environ.get; print(e('OMP_WAIT_POLICY'), e('GOMP_SPINCOUNT'), bertvision.threads.spins)"
-
-
-def show(code: str, **settings: str) -> list[str]:
-    """The output of a fresh process with these environment variables and no other OpenMP settings."""
-    own = {key: value for key, value in os.environ.items() if key not in (*threads.WAITING, "OMP_NUM_THREADS")}
-    done = subprocess.run(
-        [sys.executable, "-c", f"{code}\n{SHOW}"], env=own | settings, capture_output=True, text=True, check=True
-    )
-    return done.stdout.split()
-
-
-def test_importing_the_package_makes_threads_wait_passively() -> None:
-    assert show("import bertvision") == ["PASSIVE", str(threads.SPINS), "False"]
-
-
-def test_after_torch_the_setting_reaches_only_child_processes() -> None:
-    assert show("import torch, bertvision") == ["PASSIVE", str(threads.SPINS), "True"]
-
-
-@pytest.mark.parametrize("code", ["import bertvision", "import torch, bertvision"])
-def test_a_users_own_setting_wins(code: str) -> None:
-    assert show(code, OMP_WAIT_POLICY="ACTIVE") == ["ACTIVE", "None", "False"]
-    assert show(code, GOMP_SPINCOUNT="100") == ["None", "100", "False"]
-
 
 # ---------------------------------------------------------------------- usable cores
 
@@ -192,14 +165,14 @@ def test_the_load_does_not_change_the_number_for_training(monkeypatch: pytest.Mo
 )
 def test_prediction_uses_the_free_cores(monkeypatch: pytest.MonkeyPatch, free: int, tokens: int, words: str) -> None:
     monkeypatch.setattr(threads, "free_cores", lambda: free)
-    monkeypatch.setattr(threads, "spins", False)
+    monkeypatch.setattr(waiting, "spins", False)
     assert str(choose_free_threads(Threads(8, "any"), tokens)) == words
 
 
 @pytest.mark.usefixtures("eight_cores")
 def test_spinning_threads_never_compete_for_busy_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "free_cores", lambda: 0)
-    monkeypatch.setattr(threads, "spins", True)
+    monkeypatch.setattr(waiting, "spins", True)
     assert choose_free_threads(Threads(8, "any"), 10**6).number == 1
 
 
@@ -255,7 +228,7 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine with two cores, and torch with two threads."""
     for name in threads.NUMBERS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(threads, "spins", False)
+    monkeypatch.setattr(waiting, "spins", False)
     monkeypatch.setattr(threads, "_affinity", lambda: 2)
     monkeypatch.setattr(threads, "_quota", lambda root: float("inf"))
     before = torch.get_num_threads()

@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from bertvision import progress
+from bertvision import interrupts, progress
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import MINUS, MISSING, Table
@@ -43,6 +44,9 @@ MOST_MEGABYTES = 4096
 """As in `tasks.text_files`, which this module does not import, so that --help is fast."""
 MostMegabytes = Annotated[
     int, typer.Option(min=1, max=10**9, help="Largest data file, decompressed, with 500 bytes more for each row.")
+]
+Wait = Annotated[
+    bool, typer.Option("--wait", help="If another command is writing to the same folder, wait until it ends.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
@@ -73,8 +77,8 @@ class App(typer.Typer):
 
 
 class Commands(TyperGroup):
-    """The group of commands. Prints a message on Ctrl-C, where typer would exit silently. --verbose may also follow the
-    command's name."""
+    """The group of commands. Prints a message on Ctrl-C and SIGTERM, where typer would exit silently. --verbose may
+    also follow the command's name."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
@@ -82,13 +86,27 @@ class Commands(TyperGroup):
             command.params.append(next(option for option in self.params if option.name == "verbose"))
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        found = super().resolve_command(ctx, args)
+        interrupts.resumes = found[0] in RESUMABLE
+        return found
+
     def invoke(self, ctx: Any) -> Any:
+        interrupts.orderly = True
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            saved = " Progress is saved: run the same command again to resume."
-            typer.echo("\nInterrupted." + (saved if ctx.invoked_subcommand in RESUMABLE else ""), err=True)
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as error:
+            number = getattr(error, "number", signal.SIGINT)
+        except (UserError, typer.Exit):
+            raise
+        except Exception:  # a library may turn an interrupt into an error of its own, as typer's prompt does
+            if not interrupts.received:
+                raise
+            number = interrupts.received[0]
+        finally:
+            interrupts.orderly = False
+        typer.echo(f"\n{interrupts.sentence(number)}", err=True)
+        raise typer.Exit(interrupts.exit_code(number))
 
 
 app = App(
@@ -143,8 +161,6 @@ def main() -> None:
         app()
     except UserError as error:
         sys.exit(_print_error(f"error: {error}", 2))
-    except KeyboardInterrupt:
-        sys.exit(_print_error("\nInterrupted.", 130))  # before a command started
     except BrokenPipeError:
         sys.exit(1)
     except RuntimeError as error:
@@ -162,10 +178,16 @@ def _print_error(text: str, code: int) -> int:
 # ---------------------------------------------------------------------- shared by the commands
 
 
-def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any], list[str]] | None = None) -> Any:
+def load_job(
+    config: str,
+    overrides: list[str] | None,
+    find_more: Callable[[Any], list[str]] | None = None,
+    wait: bool = False,
+) -> Any:
     """Return the job of a config, with progress shown on the terminal.
 
-    `find_more` checks more than the settings; by default it checks the heads and ensembles.
+    `wait`: if another process is writing to the run folder, wait until it ends. `find_more` checks more than the
+    settings; by default it checks the heads and ensembles.
     """
     from bertvision.config import load_config
 
@@ -176,7 +198,7 @@ def load_job(config: str, overrides: list[str] | None, find_more: Callable[[Any]
     quiet_libraries()
     from bertvision.pipeline.job import Job
 
-    return Job(settings, reporter)
+    return Job(settings, reporter, wait)
 
 
 def find_mistakes(config: Any) -> list[str]:

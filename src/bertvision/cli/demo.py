@@ -5,17 +5,17 @@ from typing import Any
 
 import typer
 
-from bertvision.cli import AsJson, Overrides, app, load_job, print_run
+from bertvision.cli import AsJson, Overrides, Wait, app, load_job, print_run
 from bertvision.tables import counted
 
 
 @app.command(
     "demo", rich_help_panel="Main commands", epilog="Example: bertvision demo finetune.epochs=2 run=runs/longer_demo"
 )
-def demo(overrides: Overrides = None, json: AsJson = False) -> None:
+def demo(overrides: Overrides = None, wait: Wait = False, json: AsJson = False) -> None:
     """Run the paper's experiment in miniature, offline, on a bundled corpus, and write a report. Takes minutes."""
     with as_file(files("bertvision") / "demo.toml") as config:
-        job = load_job(str(config), overrides)
+        job = load_job(str(config), overrides, wait=wait)
     from bertvision.pipeline.run import run_job
     from bertvision.report.build import make_report
 
@@ -23,7 +23,7 @@ def demo(overrides: Overrides = None, json: AsJson = False) -> None:
         job.reporter.say(_describe_work(job))
     print_run(job, run_job(job), json)
     if job.machine.is_main:
-        page = make_report([job.folder.path], reporter=job.reporter)
+        page = make_report([job.folder.path], reporter=job.reporter, wait=wait)
         typer.echo(f"report: {page}   (open it in a browser)", err=json)
 
 

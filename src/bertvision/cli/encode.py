@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli import Config, Overrides, app, load_job
+from bertvision.cli import Config, Overrides, Wait, app, load_job
 from bertvision.errors import UserError, shorten, suggest
 from bertvision.tables import counted
 
@@ -19,13 +19,14 @@ def encode(
     part: Annotated[
         str, typer.Option(help="K/N: encode only part K of N, so that several commands can share the work.")
     ] = "1/1",
+    wait: Wait = False,
 ) -> None:
     """Write the hidden states that the heads read to a store. Fine-tunes the encoder first if needed.
 
     Existing shards are verified by their checksums; only missing or damaged ones are written.
     """
     number = _parse_part(part)
-    job = load_job(config, overrides)
+    job = load_job(config, overrides, wait=wait or number[1] > 1)  # parts are often started together
     from bertvision.pipeline.finetune import finetune
     from bertvision.pipeline.run import open_run
     from bertvision.pipeline.states import UnfinishedError
@@ -36,8 +37,9 @@ def encode(
     if split not in known:
         raise UserError(f"{job.task.name} has no split '{split}': {suggest(split, known)}")
     check_heads(job)
-    open_run(job)
-    finetune(job)
+    with job.writing():  # several commands may write one store
+        open_run(job)
+        finetune(job)
     try:
         stores = encode_states(job, split, number)
     except UnfinishedError as unfinished:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli import AsJson, app, load_job, print_json, print_run
+from bertvision.cli import AsJson, Wait, app, load_job, print_json, print_run
 from bertvision.errors import UserError, list_names
 
 
@@ -28,6 +28,7 @@ def ensemble(
         ),
     ] = "max",
     name: Annotated[str, typer.Option(help="Name of the ensemble. Default: built from the names of its members.")] = "",
+    wait: Wait = False,
     json: AsJson = False,
 ) -> None:
     """Combine models, from one or several runs, into an ensemble and score it like any other model."""
@@ -40,7 +41,7 @@ def ensemble(
         from bertvision.api import Run
 
         finished = Run(run)
-        found = finished.ensemble(*members, method=method, name=name)
+        found = finished.ensemble(*members, method=method, name=name, wait=wait)
     if json:
         print_json(found)
     else:

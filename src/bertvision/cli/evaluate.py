@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import AsJson, Overrides, app, load_job, print_json, print_run, print_table
+from bertvision.cli import AsJson, Overrides, Wait, app, load_job, print_json, print_run, print_table
 from bertvision.errors import UserError
 from bertvision.tables import Table
 
@@ -25,6 +25,7 @@ def evaluate(
     ] = None,
     data: Annotated[Path | None, typer.Option(help="With --predictions: SQuAD file with the gold answers.")] = None,
     kit: Annotated[str | None, typer.Option(help="Score this kit's head on the data of the config.")] = None,
+    wait: Wait = False,
     json: AsJson = False,
 ) -> None:
     """Score all models of a run, a head of a kit, or a SQuAD 2.0 predictions file."""
@@ -35,7 +36,7 @@ def evaluate(
         return
     if config is None:
         raise UserError("give a config or run folder, or --predictions FILE --data FILE.")
-    job = load_job(config, overrides)
+    job = load_job(config, overrides, wait=wait)
     if kit is not None:
         _evaluate_kit(kit, job, json)
         return

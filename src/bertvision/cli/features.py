@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli import Config, Overrides, app, load_job
+from bertvision.cli import Config, Overrides, Wait, app, load_job
 from bertvision.tables import counted
 
 
@@ -21,9 +21,10 @@ def features(
         Path | None,
         typer.Option(help="Folder for the files. Default: 'features' in the run folder.", show_default=False),
     ] = None,
+    wait: Wait = False,
 ) -> None:
     """Write the token ids, offsets and targets of every window as JSON lines, for use outside BERTVision."""
-    job = load_job(config, overrides)
+    job = load_job(config, overrides, wait=wait)
     from bertvision.pipeline.token_features import write_token_features
 
     for path, found in write_token_features(job, to).items():

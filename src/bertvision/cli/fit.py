@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, app, print_json, print_table, quiet_libraries
+from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, Wait, app, print_json, print_table, quiet_libraries
 from bertvision.errors import UserError, shorten
 from bertvision.progress import RichReporter
 from bertvision.settings import MOST_SECONDS
@@ -48,6 +48,7 @@ def fit(
     balanced: Annotated[bool, typer.Option(help="Give rare labels the same total weight as common ones.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     most_megabytes: MostMegabytes = MOST_MEGABYTES,
+    wait: Wait = False,
     json: AsJson = False,
 ) -> None:
     """Fit a model to your own texts, or to questions on passages.
@@ -71,7 +72,7 @@ def fit(
     with reading_up_to(most_megabytes):
         found, folder = fit_own_data(
             train, dev, to, options=options, columns=columns, kind=kind, overwrite=overwrite, skip_empty=skip_empty,
-            rows=most, reporter=RichReporter(),
+            rows=most, reporter=RichReporter(), wait=wait,
         )  # fmt: skip
     if isinstance(found, SpanFit):
         print_json({"model": str(folder), **span_summary(found)}) if json else _print_span_fit(found, folder)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli import app
+from bertvision.cli import Wait, app
 from bertvision.errors import UserError
 
 
@@ -26,6 +26,7 @@ def kit(
         Path | None,
         typer.Option(help='TOML file with notes on data and licence for the model cards: TASK = "…" for each task.'),
     ] = None,
+    wait: Wait = False,
 ) -> None:
     """Combine heads for several tasks into a kit. A text then goes through the encoder once for all tasks."""
     choices = [choice.partition("=") for choice in head or []]
@@ -33,9 +34,10 @@ def kit(
         raise UserError("--head must be TASK=NAME, such as --head rte=adapter_64.")
     from bertvision.kits.kit import read_kit_file
     from bertvision.kits.make import make_kit
+    from bertvision.progress import RichReporter
     from bertvision.tables import counted
 
-    made = make_kit(runs, to, {task: name for task, _, name in choices}, _read_about(about))
+    made = make_kit(runs, to, {task: name for task, _, name in choices}, _read_about(about), wait, RichReporter())
     written = read_kit_file(made)
     assert written is not None, "it has just been written"
     tasks = written["tasks"]

@@ -261,9 +261,9 @@ def _write_rows(out: Path, rows: list[dict[str, Any]], values: dict[str, Any]) -
     from bertvision.disk import write_json, write_text
 
     if out.suffix == ".json":
-        write_json(out, values)
+        write_json(out, values, "--out")
     else:
-        write_text(out, "".join(json_format.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        write_text(out, "".join(json_format.dumps(row, ensure_ascii=False) + "\n" for row in rows), "--out")
 
 
 def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:

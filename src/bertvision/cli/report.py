@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli import app, quiet_libraries
+from bertvision.cli import Wait, app, quiet_libraries
 
 
 @app.command("report", rich_help_panel="Main commands", epilog="Example: bertvision report runs/demo")
@@ -20,11 +20,12 @@ def report(
     encoder: Annotated[
         bool, typer.Option(help="Include the analyses that run the encoder: layer importance and the layer map.")
     ] = True,
+    wait: Wait = False,
 ) -> None:
     """Write report.html, a single offline page with findings, sortable tables, charts and analyses."""
     quiet_libraries()
     from bertvision.progress import RichReporter
     from bertvision.report.build import make_report
 
-    page = make_report([Path(run) for run in runs], to, RichReporter(), with_encoder=encoder)
+    page = make_report([Path(run) for run in runs], to, RichReporter(), with_encoder=encoder, wait=wait)
     typer.echo(f"report: {page}")

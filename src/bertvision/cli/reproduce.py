@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli import Overrides, app, print_table, quiet_libraries
+from bertvision.cli import Overrides, Wait, app, print_table, quiet_libraries
 
 
 @app.command(
@@ -40,6 +40,7 @@ def reproduce(
         Path | None,
         typer.Option(help="Folder for the runs and the report. Default: runs/reproduce/…", show_default=False),
     ] = None,
+    wait: Wait = False,
 ) -> None:
     """Repeat a published experiment, and show every score of the papers beside ours."""
     from bertvision.papers.published import find_paper, list_papers
@@ -52,7 +53,8 @@ def reproduce(
     from bertvision.papers.reproduce import Reproduction
     from bertvision.progress import RichReporter
 
-    work = Reproduction(paper, encoder, data or [], quick, only or [], list(overrides or []), to, RichReporter())
+    words = list(overrides or [])
+    work = Reproduction(paper, encoder, data or [], quick, only or [], words, to, RichReporter(), wait)
     work.reporter.say(work.describe_sources())
     is_main = next(iter(work.jobs.values())).machine.is_main
     if is_main and (cost or not quick):

@@ -4,7 +4,7 @@ from typing import Any
 
 import typer
 
-from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_json, print_run, print_table
+from bertvision.cli import AsJson, Config, Overrides, Wait, app, load_job, print_json, print_run, print_table
 
 
 @app.command(
@@ -12,9 +12,9 @@ from bertvision.cli import AsJson, Config, Overrides, app, load_job, print_json,
     rich_help_panel="Main commands",
     epilog="Example: bertvision search configs/search_rte.toml search.members=100 search.sampler=random",
 )
-def search(config: Config, overrides: Overrides = None, json: AsJson = False) -> None:
+def search(config: Config, overrides: Overrides = None, wait: Wait = False, json: AsJson = False) -> None:
     """Search for the best head and settings on held-out data, then score the winner on dev."""
-    job = load_job(config, overrides, _find_mistakes)
+    job = load_job(config, overrides, _find_mistakes, wait)
     from bertvision.search.run import search as run_search
     from bertvision.search.study import quiet_optuna
 

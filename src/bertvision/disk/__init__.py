@@ -1,5 +1,6 @@
 """Files: written whole or not at all, checked when they are read, and never outside their folder."""
 
+from bertvision.disk.locks import LOCKS, REPORT_LOCK, lock_beside, lock_in, writing_in
 from bertvision.disk.names import as_path, check_path, inside, plain_name, why_no_path, why_no_text, why_not_plain
 from bertvision.disk.reading import (
     DamagedError,
@@ -28,6 +29,7 @@ from bertvision.disk.writing import (
     remove,
     save_tensors,
     sweep,
+    sweep_below,
     temporary,
     write_bytes,
     write_json,
@@ -37,6 +39,8 @@ from bertvision.disk.writing import (
 )
 
 __all__ = [
+    "LOCKS",
+    "REPORT_LOCK",
     "SEAL",
     "TEMPORARY",
     "DamagedError",
@@ -58,6 +62,8 @@ __all__ = [
     "load_arrays",
     "load_shapes",
     "load_tensors",
+    "lock_beside",
+    "lock_in",
     "mark_done",
     "parse_json",
     "parse_toml",
@@ -71,6 +77,7 @@ __all__ = [
     "seal",
     "seal_line",
     "sweep",
+    "sweep_below",
     "temporary",
     "unreadable",
     "unseal",
@@ -84,4 +91,5 @@ __all__ = [
     "write_text",
     "writing_file",
     "writing_folder",
+    "writing_in",
 ]

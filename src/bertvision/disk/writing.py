@@ -12,6 +12,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,8 @@ OLD = "old"
 MOST_NAME = 150
 """Characters of a file's name that are part of its temporary name."""
 _UNFINISHED = re.compile(rf"{re.escape(TEMPORARY)}(?P<name>.*)@(?P<host>[^@-]*)-(?P<process>\d+)-\w*")
+_is_inner: ContextVar[bool] = ContextVar("is_inner", default=False)
+"""Whether `clear_disk_errors` is at work further out."""
 _swept: set[str] = set()
 """Folders that this process has swept."""
 
@@ -48,10 +51,15 @@ def file_fingerprint(paths: list[Path]) -> str:
 
 @contextmanager
 def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
-    """Turn errors from a full or read-only disk into a UserError that names the setting to change.
+    """Turn errors from a full or read-only disk into a UserError that names the setting to change. Of nested blocks,
+    the outermost knows what the user asked for.
 
     Existing files are untouched, since everything is written to a temporary name first.
     """
+    if _is_inner.get():
+        yield
+        return
+    before = _is_inner.set(True)
     try:
         yield
     except Exception as error:
@@ -76,6 +84,8 @@ def clear_disk_errors(path: Path, setting: str = "run") -> Iterator[None]:
                 f"`{setting}` to another folder."
             ) from None
         raise
+    finally:
+        _is_inner.reset(before)
 
 
 def existing_folder(path: Path) -> Path:
@@ -112,18 +122,34 @@ def is_abandoned(name: str) -> bool:
     return not psutil.pid_exists(int(begun["process"]))
 
 
-def sweep(folder: Path) -> None:
-    """Remove what killed processes left of writes into this folder. Files of other kinds are not touched."""
+def _is_of_others(name: str) -> bool:
+    """Whether a process of another machine wrote a temporary file or folder."""
+    begun = _UNFINISHED.fullmatch(name)
+    return begun is not None and begun["host"] != host_name()
+
+
+def sweep(folder: Path, locked: bool = False) -> None:
+    """Remove what killed processes left of writes into this folder. Files of other kinds are not touched. In a folder
+    that is `locked`, those of other machines were abandoned as well."""
     try:
         names = [entry.name for entry in os.scandir(folder) if entry.name.startswith(TEMPORARY)]
     except OSError:
         return
-    for left in filter(is_abandoned, names):
-        begun = _UNFINISHED.fullmatch(left)
+    for left in names:
+        if not is_abandoned(left) and not (locked and _is_of_others(left)):
+            continue
         former = folder / left / OLD
-        if begun and former.is_dir() and not (folder / begun["name"]).exists():  # killed between two renames
-            os.rename(former, folder / begun["name"])
+        if not any(path.is_symlink() for path in (folder / left, former)):  # the folder may be a stranger's
+            for one in former.iterdir() if former.is_dir() else ():
+                if not (folder / one.name).exists():  # killed between two renames
+                    os.rename(one, folder / one.name)
         remove(folder / left)
+
+
+def sweep_below(folder: Path, locked: bool = False) -> None:
+    """`sweep` this folder and all folders in it."""
+    for parent in {left.parent for left in folder.rglob(f"{TEMPORARY}*")}:
+        sweep(parent, locked)
 
 
 def _sweep_once(folder: Path) -> None:
@@ -170,8 +196,8 @@ def writing_file(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_text(path, render(value))
+def write_json(path: Path, value: Any, setting: str = "run") -> None:
+    write_text(path, render(value), setting)
 
 
 def escape_line_ends(text: str) -> str:
@@ -193,9 +219,10 @@ def save_tensors(path: Path, tensors: dict[str, Any]) -> None:
 
 
 @contextmanager
-def writing_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that replaces `path` if the block succeeds, and is deleted if it fails."""
-    with clear_disk_errors(path):
+def writing_folder(path: Path, setting: str = "run") -> Iterator[Path]:
+    """A temporary folder that replaces `path` if the block succeeds, and is deleted if it fails. Errors name the
+    setting to change."""
+    with clear_disk_errors(path, setting):
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep_once(path.parent)
         fresh = _make_folder(path)
@@ -228,7 +255,8 @@ def _replace_folder(fresh: Path, path: Path) -> None:
         remove(fresh)
     else:
         old = _make_folder(path)
-        os.rename(path, old / OLD)
+        (old / OLD).mkdir()
+        os.rename(path, old / OLD / path.name)
         os.rename(fresh, path)
         remove(old)
 

@@ -10,12 +10,15 @@ from bertvision.disk import (
     as_path,
     check_files,
     inside,
+    lock_beside,
     mark_done,
     plain_name,
     read_stamp,
+    sweep,
     write_sealed,
     write_text,
     writing_folder,
+    writing_in,
 )
 from bertvision.encoder.loading import identify, resolve
 from bertvision.errors import UserError
@@ -28,6 +31,7 @@ from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import HELD_OUT, RunFolder, TaskFacts, describe_task
 from bertvision.pipeline.job import read_reference
 from bertvision.pipeline.stamps import EncoderStamp, HeadStamp
+from bertvision.progress import Reporter
 from bertvision.tasks.base import Task
 
 UNTOUCHED = 0.0
@@ -53,16 +57,27 @@ class KitEntry:
 
 @no_downloads()
 def make_kit(
-    runs: Sequence[Path], to: Path, heads: dict[str, str] | None = None, about: dict[str, str] | None = None
+    runs: Sequence[Path],
+    to: Path,
+    heads: dict[str, str] | None = None,
+    about: dict[str, str] | None = None,
+    wait: bool = False,
+    reporter: Reporter | None = None,
 ) -> Path:
     """Write a kit to `to`, replacing any kit that is there.
 
     `heads` maps tasks to head names (default: the best head on held-out data). `about` maps tasks to a text for the
-    card, about the data and their licence.
+    card, about the data and their licence. `wait`: if another process is writing to the folder, wait until it ends.
     """
     if not runs:
         raise UserError("a kit needs at least one run: give the run folders.")
     to = as_path(to, "the folder of the kit")
+    with writing_in(lock_beside(to), wait, (reporter or Reporter()).say):
+        return _make(runs, to, heads, about)
+
+
+def _make(runs: Sequence[Path], to: Path, heads: dict[str, str] | None, about: dict[str, str] | None) -> Path:
+    sweep(to.resolve().parent)
     _check_replaceable(to)
     _check_outlives(to, runs)
     entries = _collect(runs, heads or {})
@@ -71,7 +86,7 @@ def make_kit(
     encoder, stamp, layers = _find_encoder(entries)
     _check_outlives(to, [Path(resolve(encoder))])
     kit = {"name": to.resolve().name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
-    with writing_folder(to.resolve()) as fresh:
+    with writing_folder(to.resolve(), "--to") as fresh:
         for name, entry in entries.items():
             folder = inside(fresh, name)
             folder.mkdir()

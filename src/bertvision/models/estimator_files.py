@@ -17,7 +17,17 @@ from typing import Annotated, Any, NotRequired, TypedDict
 import numpy as np
 from msgspec import Meta
 
-from bertvision.disk import damaged, digest_of, inside, read_json, write_sealed, write_text, writing_folder
+from bertvision.disk import (
+    damaged,
+    digest_of,
+    inside,
+    lock_beside,
+    read_json,
+    write_sealed,
+    write_text,
+    writing_folder,
+    writing_in,
+)
 from bertvision.disk.forms import Facts
 from bertvision.errors import UserError, shorten
 from bertvision.models.fit import Fit
@@ -92,8 +102,13 @@ def _remove(folder: Path, process: int) -> None:
 
 def save_model(model: Model, to: Path, params: dict[str, Any], classes: np.ndarray | None, overwrite: bool) -> None:
     """Copy a model to its final folder, with what the estimator needs on top."""
+    with writing_in(lock_beside(to, "path")):
+        _save(model, to, params, classes, overwrite)
+
+
+def _save(model: Model, to: Path, params: dict[str, Any], classes: np.ndarray | None, overwrite: bool) -> None:
     check_free(to, overwrite, "", "overwrite=True")
-    with writing_folder(to.resolve()) as fresh:
+    with writing_folder(to.resolve(), "path") as fresh:
         for path in _files_of(model):
             copy = fresh / path.relative_to(model.folder)
             copy.parent.mkdir(parents=True, exist_ok=True)

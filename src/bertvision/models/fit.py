@@ -23,6 +23,7 @@ from bertvision.encoder.shared import shared_encoder
 from bertvision.encoder.states import HiddenStates
 from bertvision.errors import UserError, shorten
 from bertvision.heads import Target
+from bertvision.interrupts import Terminated
 from bertvision.kinds import ExampleResults, Predictions
 from bertvision.kinds.base import Scores
 from bertvision.machine import Machine
@@ -262,6 +263,8 @@ def _fit_again(needed: Sequence[Trial], others: Sequence[Trial], reporter: Repor
                 continue
             try:
                 found = trial.refit()
+            except Terminated:
+                raise
             except KeyboardInterrupt:
                 if interrupted:
                     raise
@@ -320,6 +323,8 @@ def _try_tuned(tuning: Tuning, skipped: dict[str, str], reporter: Reporter) -> l
     try:
         found = [_calibrate(one.attempt(rows, split, Clock(None)), rows, split) for one in candidates]
         return [*found, replace(average(found, rows, TUNED_AVERAGE), role="tuned")]
+    except Terminated:
+        raise
     except KeyboardInterrupt:
         reporter.say("Interrupted: going on without tuning. Press Ctrl-C again to stop.")
         why = "interrupted"

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from bertvision.disk import as_path
+from bertvision.disk import as_path, lock_beside, sweep, writing_in
 from bertvision.errors import UserError, shorten
 from bertvision.models.fit import Fit, Options, check_options, fit_table
 from bertvision.models.save import check_free, save_fit
@@ -31,14 +31,33 @@ def fit_own_data(
     skip_empty: bool = False,
     rows: int | None = MOST_ROWS,
     reporter: Reporter,
+    wait: bool = False,
 ) -> tuple[Fit | SpanFit, Path]:
-    """Read the data, fit, and save the model. Return the fit and the model's folder."""
+    """Read the data, fit, and save the model. Return the fit and the model's folder. `wait`: if another process is
+    writing to that folder, wait until it ends."""
     for name, given in (("train", train), ("dev", dev)):
         if isinstance(given, str | Path):
             as_path(given, name)  # raises for what is no path
     _check_arguments(columns, kind, rows)
     check_options(options)
     folder = as_path(to, "the folder of the model") if to is not None else default_folder(train)
+    with writing_in(lock_beside(folder), wait, reporter.say):
+        sweep(folder.resolve().parent)
+        return _fit(train, dev, folder, options, columns, kind, overwrite, skip_empty, rows, reporter)
+
+
+def _fit(
+    train: Any,
+    dev: Any,
+    folder: Path,
+    options: Options,
+    columns: dict[str, str | None],
+    kind: str | None,
+    overwrite: bool,
+    skip_empty: bool,
+    rows: int | None,
+    reporter: Reporter,
+) -> tuple[Fit | SpanFit, Path]:
     if has_questions(train):
         not_for_questions = {
             **columns, "kind": None if kind == "span" else kind, "skip_empty": skip_empty, "metric": options.metric,

@@ -78,7 +78,7 @@ def save_fit(fit: Fit, to: Path, source: str | None = None, dev: str | None = No
     """Write the model folder. `source` and `dev` are the files that the tables were read from."""
     check_free(to, overwrite)
     name = task_name(to.resolve().name)
-    with writing_folder(to.resolve()) as fresh:
+    with writing_folder(to.resolve(), "--to") as fresh:
         job = _job(fit, fresh, name, source, dev)
         _save_encoders(job, fit)
         entries: dict[float, dict[str, Any]] = {}

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from bertvision.interrupts import Terminated
 from bertvision.models.candidates import NoResultError
 from bertvision.models.clock import Clock
 from bertvision.progress import Reporter
@@ -41,6 +42,8 @@ def try_in_order(
             skipped[candidate.name] = "cut for time before it had a result"
         except NoResultError as error:
             skipped[candidate.name] = str(error)
+        except Terminated:
+            raise
         except KeyboardInterrupt:
             if len(trials) < LEAST:
                 raise

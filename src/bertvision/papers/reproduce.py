@@ -26,7 +26,7 @@ from bertvision.pipeline.folder import HELD_OUT
 from bertvision.pipeline.job import Job, find_mistakes
 from bertvision.pipeline.run import run_job
 from bertvision.progress import Reporter
-from bertvision.report.build import make_report
+from bertvision.report.build import make_report, writing_report
 from bertvision.report.summary import EMBEDDED
 from bertvision.report.wording import spell_time
 from bertvision.report.writing import write_report
@@ -57,6 +57,8 @@ class Reproduction:
     overrides: list[str] = field(default_factory=list)
     to: Path | None = None
     reporter: Reporter = field(default_factory=Reporter)
+    wait: bool = False
+    """If another process is writing to a folder, wait until it ends."""
     expected: dict[str, float] = field(default_factory=dict, init=False)
     """Run → the seconds it will take, once `cost` has measured them; finished ones are taken out."""
 
@@ -106,7 +108,7 @@ class Reproduction:
             if task is None:
                 missing.append(run.name)
             else:
-                found[run.name] = Job(self._config_of(run, task), self.reporter)
+                found[run.name] = Job(self._config_of(run, task), self.reporter, self.wait)
         places = ", ".join(str(folder) for folder in self.data)
         if not found:
             raise UserError(
@@ -233,10 +235,11 @@ class Reproduction:
         """Write the page with the tables, and the report of every run in its folder."""
         self.reporter.say("writing the report …")
         for run in self.runs.values():
-            make_report([run.folder.path], reporter=self.reporter, with_encoder=False)
+            make_report([run.folder.path], reporter=self.reporter, with_encoder=False, wait=self.wait)
         title, job = f"{self.experiment.name} with {self._encoder_title}", next(iter(self.jobs.values()))
         report = build_report(title, [job.machine.describe()], self.measured, self.runs, self.finding(), self.notes())
-        return write_report(report, self.folder)
+        with writing_report(self.folder, self.wait, self.reporter):
+            return write_report(report, self.folder)
 
     @property
     def _encoder_title(self) -> str:

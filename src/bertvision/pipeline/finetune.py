@@ -46,7 +46,10 @@ def finetune(job: Job) -> None:
     stamp, say = job.stamps.finetune, job.reporter.say
     missing = [epochs for epochs in job.snapshots if not job.folder.is_done(job.folder.encoder(epochs), stamp)]
     job.machine.wait()  # no process writes before all have checked
+    checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, job.config.finetune.checkpoint_seconds)
     if not missing:
+        if job.machine.is_main:
+            checkpoints.clear()  # left by a kill after the last snapshot
         say(f"fine-tuning: already done (snapshots {', '.join(f'{epochs:g}' for epochs in job.snapshots)}).")
         return
     encoder = load_for_finetuning(job)
@@ -68,7 +71,6 @@ def finetune(job: Job) -> None:
             save_snapshot(job, epochs, encoder, chosen, stamp, (facts if epochs else {}) | dataclasses.asdict(usage))
         job.machine.wait()
 
-    checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, config.checkpoint_seconds)
     if config.epochs == 0:
         keep(0.0, Usage(0.0, 0))
         return

@@ -12,6 +12,7 @@ ensembles.json                                          ensembles added after th
 report.html report.md report.json report/ analyses/     the report, and the analyses behind it
 """
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -26,7 +27,7 @@ from bertvision.disk import (
     inside,
     read_json,
     read_stamp,
-    remove,
+    sweep,
     write_sealed,
 )
 from bertvision.disk.forms import Name, Tokens
@@ -62,6 +63,8 @@ class RunFolder:
     def __init__(self, path: Path | str, say: Callable[[str], None] = lambda _: None) -> None:
         """`say` is called with what is damaged and made again."""
         self.path, self.say = Path(path), say
+        self.is_locked = False
+        """Whether this object has the lock of the folder (`Job.writing`)."""
 
     @property
     def repair(self) -> str:
@@ -118,9 +121,16 @@ class RunFolder:
 
     def sweep(self) -> None:
         """Remove temporary files left by a kill, and nothing else: users may have files of their own in the folder, and
-        other processes may be writing states right now (stores clean up after themselves)."""
-        for left in [left for left in self.path.rglob(f"{TEMPORARY}*") if self.states not in left.parents]:
-            remove(left)
+        other processes may be writing states or a report right now. The folder must be locked."""
+        for parent in {left.parent for left in self.path.rglob(f"{TEMPORARY}*")}:
+            sweep(parent, locked=self.states not in (parent, *parent.parents))
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Remove empty folders of checkpoints."""
+        for folder in (*self.checkpoints.glob("*/*"), *self.checkpoints.glob("*"), self.checkpoints):
+            with contextlib.suppress(OSError):  # it is not empty, or a file
+                folder.rmdir()
 
     def log(self, event: str, **values: Any) -> None:
         """Append a line to metrics.jsonl."""

@@ -3,11 +3,12 @@
 job.features("train")      job.stamps.finetune      job.stamps.member(epochs, member)
 """
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -20,7 +21,7 @@ from bertvision.config import EvaluateConfig, RunConfig, load_config
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import check_files, check_path, fingerprint, read_json
+from bertvision.disk import check_files, check_path, fingerprint, lock_in, read_json, writing_in
 from bertvision.disk.forms import Count
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
 from bertvision.encoder.reading import ways_to_read
@@ -70,12 +71,36 @@ def read_reference(folder: Path) -> ReferenceFile | None:
 
 
 class Job:
-    def __init__(self, config: RunConfig, reporter: Reporter | None = None) -> None:
-        self.config, self.reporter = config, reporter or Reporter()
+    def __init__(self, config: RunConfig, reporter: Reporter | None = None, wait: bool = False) -> None:
+        """`wait`: if another process is writing to the run folder, wait until it ends."""
+        self.config, self.reporter, self.wait = config, reporter or Reporter(), wait
         self.folder = RunFolder(_free_of_files(config.folder), lambda text: self.reporter.say(text))
         self.stamps = Stamps(self)
         self._examples: dict[str, list[Example]] = {}
         self._features: dict[str, Features] = {}
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock of the run folder. It may be nested, also with jobs on the same folder (`with_heads`)."""
+        if self.folder.is_locked:
+            yield
+            return
+        machine, place = self.machine, lock_in(self.folder.path)
+
+        def agree(found: Any) -> Any:
+            return machine.gather([found] if machine.is_main else [])[0]
+
+        with writing_in(place, self.wait, self.reporter.say, machine.is_main, agree):
+            self.folder.is_locked = True
+            try:
+                if machine.is_main:
+                    self.folder.sweep()
+                machine.wait()
+                yield
+            finally:
+                self.folder.is_locked = False
+                if machine.is_main:
+                    self.folder.tidy()
 
     @cached_property
     def machine(self) -> Machine:

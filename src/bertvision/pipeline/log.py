@@ -2,9 +2,10 @@
 
 import json
 import math
+import os
 import time
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 
 from msgspec import Meta
 
@@ -60,8 +61,15 @@ def append_line(folder: Path, event: str, **values: Any) -> None:
     line = json.dumps({"time": round(time.time(), 3), "event": event, **values}, ensure_ascii=False)
     with clear_disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with inside(folder, LOG).open("a", encoding="utf-8") as file:
-            file.write(seal_line(line) + "\n")
+        with inside(folder, LOG).open("ab+") as file:
+            if file.tell() and not _ends_a_line(file):  # cut off by a kill
+                file.write(b"\n")
+            file.write(f"{seal_line(line)}\n".encode("utf-8", "surrogatepass"))
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def read_log(folder: Path) -> Log:

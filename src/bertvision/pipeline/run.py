@@ -6,7 +6,7 @@ predictions → scores.
 
 from pathlib import Path
 
-from bertvision import threads
+from bertvision import waiting
 from bertvision.disk import write_sealed, write_text
 from bertvision.encoder.reading import read_as_made
 from bertvision.machine import describe_environment, is_crowded
@@ -28,11 +28,10 @@ def open_run(job: Job) -> None:
     for split in ("train", *job.task.dev_splits):
         job.examples(split)
     if job.machine.is_main:
-        job.folder.sweep()
         write_sealed(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
         write_task_file(job.folder.path, job.task)
         write_sealed(job.folder.path / "environment.json", describe_environment(job.machine))
-    if threads.spins and is_crowded():
+    if waiting.spins and is_crowded():
         job.reporter.say(
             "this machine is busy, and torch was imported before bertvision, so its idle threads waste CPU time. "
             "Import bertvision first or set OMP_WAIT_POLICY=PASSIVE to train several times faster."
@@ -45,10 +44,11 @@ def run_job(job: Job) -> ScoresFile:
     """Run all stages of a job in order. Return the contents of scores.json."""
     _ = job.members, job.dev_splits  # raise for invalid heads or a missing dev set before any work
     check_heads(job)
-    open_run(job)
-    finetune(job)
-    train(job)
-    return score_job(job)
+    with job.writing():
+        open_run(job)
+        finetune(job)
+        train(job)
+        return score_job(job)
 
 
 def _report_reading(job: Job) -> None:
@@ -63,12 +63,13 @@ def _report_reading(job: Job) -> None:
 
 def score_job(job: Job) -> ScoresFile:
     """The last stage: score every model, and write scores.json and summary.md."""
-    scores = evaluate(job)
-    if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
-        add_ensembles(job, scores)
-    if job.machine.is_main:
-        write_summary(job, scores)
-    job.machine.wait()
+    with job.writing():
+        scores = evaluate(job)
+        if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
+            add_ensembles(job, scores)
+        if job.machine.is_main:
+            write_summary(job, scores)
+        job.machine.wait()
     return scores
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from bertvision.data.windows import Features
-from bertvision.disk import clear_disk_errors, inside, writing_file
+from bertvision.disk import clear_disk_errors, inside, lock_in, writing_file, writing_in
 from bertvision.pipeline.job import Job
 
 FOLDER = "features"
@@ -22,7 +22,13 @@ FOLDER = "features"
 
 def write_token_features(job: Job, folder: Path | None = None) -> dict[Path, Features]:
     """Write the features of train, the held-out part and every dev split. Return what each file holds."""
-    place, found = folder or job.folder.file(FOLDER), {}
+    place = folder or job.folder.file(FOLDER)
+    with writing_in(lock_in(place, setting="--to"), job.wait, job.reporter.say):
+        return _write(job, place)
+
+
+def _write(job: Job, place: Path) -> dict[Path, Features]:
+    found = {}
     for split in dict.fromkeys(("train", *job.scored_splits)):
         path, features = inside(place, f"{split}.jsonl"), job.features(split)
         title = f"writing {path.name}"

@@ -1,6 +1,7 @@
 """Train all heads in one pass over the hidden states of a snapshot."""
 
 import dataclasses
+import shutil
 import time
 from pathlib import Path
 
@@ -70,7 +71,15 @@ def train(job: Job) -> None:
         if missing:
             _train_on(job, epochs, missing)
         else:
+            if job.machine.is_main:
+                for one in PASSES:  # left by a kill after the last head
+                    shutil.rmtree(_checkpoints(job, epochs, one), ignore_errors=True)
             job.reporter.say(f"heads on the snapshot at {counted(epochs, 'epoch')}: already done.")
+
+
+def _checkpoints(job: Job, epochs: float, one: str) -> Path:
+    """The folder for checkpoints of one pass."""
+    return job.folder.checkpoints / f"heads_{epochs:g}_{one}"
 
 
 def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
@@ -83,8 +92,7 @@ def _train_on(job: Job, epochs: float, configs: list[MemberConfig]) -> None:
         if not some:
             continue
         stamp = "-".join(f"{config.name}={job.stamps.member(epochs, config)}" for config in some)
-        folder = job.folder.checkpoints / f"heads_{epochs:g}_{one}"
-        checkpoints = Checkpoints(folder, stamp, job.config.train.checkpoint_seconds)
+        checkpoints = Checkpoints(_checkpoints(job, epochs, one), stamp, job.config.train.checkpoint_seconds)
         done = train_members(states, some, checkpoints, watched=True)
         if job.machine.is_main:
             for member in done.members:

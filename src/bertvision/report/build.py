@@ -2,8 +2,10 @@
 
 import dataclasses
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from bertvision.disk import REPORT_LOCK, lock_in, sweep_below, writing_in
 from bertvision.errors import UserError
 from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun
@@ -26,7 +28,11 @@ from bertvision.tables import counted
 
 @no_downloads()
 def make_report(
-    folders: list[Path], to: Path | None = None, reporter: Reporter | None = None, with_encoder: bool = True
+    folders: list[Path],
+    to: Path | None = None,
+    reporter: Reporter | None = None,
+    with_encoder: bool = True,
+    wait: bool = False,
 ) -> Path:
     """Write the report of one run, or of several side by side, and a model card for each head; return the page."""
     if not folders:
@@ -34,18 +40,27 @@ def make_report(
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise UserError("a run is named twice: name each run once.")
     runs, reporter = [FinishedRun(folder) for folder in folders], reporter or Reporter()
-    report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
-    for run in runs:
-        if run.log.lost:
-            lines = counted(run.log.lost, "line")
-            reporter.say(f"{run.folder.path / LOG}: {lines} are damaged or were cut off, and are left out.")
-    page = write_report(report, to or _place(folders))
-    for run in runs:
-        try:
-            write_cards(run)
-        except UserError as error:  # the run may belong to somebody else
-            reporter.say(f"without model cards: {error}")
+    place = to or _place(folders)
+    with writing_report(place, wait, reporter):
+        for run in runs:
+            sweep_below(run.folder.path)  # before its files are measured
+        report = build_report(runs[0], reporter, with_encoder) if len(runs) == 1 else _build_several(runs)
+        for run in runs:
+            if run.log.lost:
+                lines = counted(run.log.lost, "line")
+                reporter.say(f"{run.folder.path / LOG}: {lines} are damaged or were cut off, and are left out.")
+        page = write_report(report, place)
+        for run in runs:
+            try:
+                write_cards(run)
+            except UserError as error:  # the run may belong to somebody else
+                reporter.say(f"without model cards: {error}")
     return page
+
+
+def writing_report(place: Path, wait: bool, reporter: Reporter) -> AbstractContextManager[None]:
+    """The lock for a report. It is not that of the run: a report of a run that is training is useful."""
+    return writing_in(lock_in(place, REPORT_LOCK, "--to"), wait, reporter.say)
 
 
 def _place(folders: list[Path]) -> Path:

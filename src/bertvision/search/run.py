@@ -8,6 +8,7 @@ A killed search resumes with the current population, from its newest checkpoint,
 
 import dataclasses
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any
 from bertvision.api import Run
 from bertvision.config import TrainConfig
 from bertvision.data.packing import plan_pass
-from bertvision.disk import fingerprint
+from bertvision.disk import fingerprint, read_json
 from bertvision.encoder.loading import shape_of
 from bertvision.encoder.states import Part
 from bertvision.errors import ConfigError, UserError, suggest
@@ -55,6 +56,22 @@ def search(job: Job) -> SearchResult:
     """Try members until the budget is spent, then train the best one and score it on dev."""
     _ = job.dev_splits, _find_metric(job)  # raise before any work if something is missing
     _check_space(job)
+    with job.writing():
+        _keep_scores(job)
+        return _search(job)
+
+
+def _keep_scores(job: Job) -> None:
+    """Refuse to replace the scores of a run by those of a search."""
+    scores = read_json(job.folder.path / "scores.json")
+    if scores is not None and not any(WINNER in models for models in scores["snapshots"].values()):
+        raise UserError(
+            f"'{job.folder.path}' has the scores of a run, which a search would replace: give the search a folder of "
+            "its own with run=FOLDER."
+        )
+
+
+def _search(job: Job) -> SearchResult:
     open_run(job)
     finetune(job)
     history = try_members(job)
@@ -78,6 +95,8 @@ def try_members(job: Job) -> History:
     while population := _from_main_process(job, lambda: _next_population(job, study)):
         trainer.try_population(population)
         _write_history(job, study, metric)
+    if job.machine.is_main:
+        shutil.rmtree(job.folder.checkpoints / "search", ignore_errors=True)
     return _write_history(job, study, metric)
 
 

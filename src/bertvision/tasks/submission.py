@@ -39,7 +39,7 @@ def write_submission(
     else:
         text = _glue_table(GLUE[task], split, ids, outputs)
     path = inside(folder, name)
-    write_text(path, text)
+    write_text(path, text, "--submission")
     return path
 
 

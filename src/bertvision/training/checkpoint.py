@@ -18,6 +18,7 @@ from torch import Tensor
 
 from bertvision.disk import DamagedError, Stamp, check_files, load_tensors, mark_done, read_stamp, writing_folder
 from bertvision.disk.forms import Count, Seconds
+from bertvision.interrupts import SIGNALS, interruption
 
 
 @dataclass(frozen=True)
@@ -102,9 +103,9 @@ def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @contextmanager
 def held_interrupts() -> Iterator[list[int]]:
-    """Inside this context, the first interrupt is only added to the yielded list; a second one raises at once.
+    """Inside this context, the first signal to end is only added to the yielded list; a second one raises at once.
 
-    The training loop checks the list after each step, saves a checkpoint and raises KeyboardInterrupt.
+    The training loop checks the list after each step, saves a checkpoint and raises `interruption(*list)`.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -113,12 +114,15 @@ def held_interrupts() -> Iterator[list[int]]:
 
     def note(number: int, frame: Any) -> None:
         if received:
-            raise KeyboardInterrupt
+            raise interruption(number)
         received.append(number)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    held = [number for number in SIGNALS if before[number] not in (signal.SIG_IGN, None)]
     try:
+        for number in held:
+            signal.signal(number, note)
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in held:
+            signal.signal(number, before[number])

@@ -22,6 +22,7 @@ from bertvision.encoder.output_layer import OutputLayer, OutputLayers
 from bertvision.encoder.recording import MOST_WORK, Graphs, TokenBuffers, fill_up
 from bertvision.encoder.states import PackedTokens, Part, pack_tokens
 from bertvision.errors import UserError
+from bertvision.interrupts import interruption
 from bertvision.kinds import Kind
 from bertvision.machine import Machine, drawing_from
 from bertvision.progress import Reporter
@@ -151,7 +152,7 @@ class Finetuning:
                 if self.step in stops or due or stopped:
                     self._save(checkpoints)
                 if stopped:
-                    raise KeyboardInterrupt
+                    raise interruption(*interrupts)
 
     def run_through(self, on_step: Callable[[int], None]) -> None:
         """Take all steps, without snapshots and checkpoints. `on_step` is told the tokens of each."""

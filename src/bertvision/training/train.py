@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from bertvision.interrupts import interruption
 from bertvision.machine import Machine
 from bertvision.progress import Reporter
 from bertvision.sources import Source
@@ -86,7 +87,7 @@ def train_heads(
             if due or stopped:
                 _save(members, units, step, before + time.monotonic() - started, checkpoints, machine)
             if stopped:
-                raise KeyboardInterrupt
+                raise interruption(*interrupts)
             if not units:
                 break
     _average_buffers(members, machine)

@@ -1,6 +1,9 @@
 import errno
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from bertvision.disk import (
     fingerprint,
     read_json,
     save_tensors,
+    sweep,
+    temporary,
     write_json,
     write_text,
     writing,
@@ -85,6 +90,20 @@ def test_a_disk_that_fills_up_while_a_folder_is_written_is_a_user_error(tmp_path
         (fresh / "full").symlink_to("/dev/full")
         (fresh / "full").write_text("x" * 100_000)
     assert names(tmp_path) == ["place"] and names(place) == ["old"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_write_inside_a_folder_names_the_folder_and_its_setting(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError) as full,
+        writing_folder(tmp_path / "kit", "--to") as fresh,
+        writing_folder(fresh / "head") as inner,
+    ):
+        (inner / "full").symlink_to("/dev/full")
+        (inner / "full").write_text("x" * 100_000)
+    assert f"for '{tmp_path / 'kit'}'" in str(full.value) and "set `--to`" in str(full.value)
+    with pytest.raises(UserError, match="Set `run`"):  # afterwards, each names its own again
+        write_text(Path("/dev/null/inside"), "x")
 
 
 def test_a_disk_that_fills_up_under_safetensors_is_the_same_user_error(tmp_path: Path) -> None:
@@ -168,3 +187,65 @@ def test_a_file_that_is_written_again_keeps_its_mode(tmp_path: Path) -> None:
     path.chmod(0o660)
     save_tensors(path, {"weight": torch.ones(2)})
     assert path.stat().st_mode & 0o777 == 0o660
+
+
+# ---------------------------------------------------------------------- kills
+
+KILLED = """
+import os, signal
+from pathlib import Path
+from bertvision.disk import writing, writing_folder
+swaps, at, renames = {swaps}, {at}, []
+if not swaps:
+    writing._exchange = lambda *_: False
+for name in ("rename", "fsync"):
+    real = getattr(os, name)
+    def call(*given, name=name, real=real):
+        if name == "rename":
+            renames.append(given)
+            if len(renames) == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given)
+    setattr(os, name, call)
+with writing_folder(Path({place!r})) as fresh:
+    (fresh / "new").write_text("new")
+"""
+
+
+@pytest.mark.parametrize("name", ["place", "p" * 200])
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_folder_whose_replacement_was_killed_between_two_renames_is_put_back(
+    name: str, at: int, tmp_path: Path
+) -> None:
+    place = tmp_path / name
+    with writing_folder(place) as fresh:
+        (fresh / "old").write_text("old")
+    code = KILLED.format(swaps=False, at=at, place=str(place))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert done.returncode == -signal.SIGKILL and len(names(tmp_path)) > 1
+    sweep(tmp_path)
+    assert names(tmp_path) == [name] and names(place) == ["old"]
+
+
+def test_only_abandoned_writes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = f"{temporary(tmp_path / 'a')}1", ".writing-a@another-1-x"
+    (tmp_path / ".writing-by-hand").touch()
+    for name in (mine, theirs, f".writing-a@{writing.host_name()}-{2**22 + 1}-x"):
+        (tmp_path / name).touch()
+    sweep(tmp_path)
+    assert names(tmp_path) == sorted([mine, theirs, ".writing-by-hand"])
+    sweep(tmp_path, locked=True)
+    assert names(tmp_path) == sorted([mine, ".writing-by-hand"]), "whoever has the lock knows that nobody writes"
+
+
+@pytest.mark.parametrize("link", ["", "old"])
+def test_sweeping_moves_nothing_through_a_link(link: str, tmp_path: Path) -> None:
+    (tmp_path / "outside" / "old").mkdir(parents=True)
+    (tmp_path / "outside" / "old" / "mine").touch()
+    left = tmp_path / "run" / f".writing-a@{writing.host_name()}-{2**22 + 1}-x"
+    (tmp_path / "run").mkdir()
+    if link:
+        left.mkdir()
+    (left / link).symlink_to(tmp_path / "outside" / link)
+    sweep(tmp_path / "run")
+    assert names(tmp_path / "run") == [] and names(tmp_path / "outside" / "old") == ["mine"]

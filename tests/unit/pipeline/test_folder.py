@@ -9,20 +9,40 @@ from bertvision.disk import mark_done, read_json, temporary, write_json, write_t
 from bertvision.errors import UserError
 from bertvision.pipeline.folder import RunFolder, read_task_file, snapshot_name
 
+ENDED = 2**22 + 1
+"""The number of no process."""
 
-def test_sweeping_removes_temporary_files_and_no_user_files(tmp_path: Path) -> None:
+
+def test_sweeping_removes_temporary_files_and_no_user_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = [tmp_path / ".git" / "config", tmp_path / "sub" / ".venv" / "x", tmp_path / ".env"]
     for path in mine:
         write_text(path, "mine")
     done = tmp_path / "snapshots" / "epoch_1"
     write_json(done / "config.json", {})
     before = {path for path in tmp_path.rglob("*")}
-    block = writing_folder(done / "encoder")
-    (block.__enter__() / "half").write_text("half")  # a kill: the block never ends
-    (done / f"{temporary(done / 'scores.json')}abc").write_text("half")
-    assert {path for path in tmp_path.rglob("*")} > before
+    own = writing_folder(done / "predictions")  # a report, for example, has a lock of its own
+    mine_now = own.__enter__()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: ENDED)
+        block = writing_folder(done / "encoder")
+        (block.__enter__() / "half").write_text("half")  # a kill: the block never ends
+        (done / f"{temporary(done / 'scores.json')}abc").write_text("half")
+        patched.setattr("socket.gethostname", lambda: "another")
+        (done / f"{temporary(done / 'scores.json')}abc").write_text("half")
+        (tmp_path / "states").mkdir()
+        theirs = tmp_path / "states" / f"{temporary(done / 'states')}abc"
+        theirs.write_text("half")  # stores take no lock
+    (tmp_path / "checkpoints" / "search" / "tokens").mkdir(parents=True)
     RunFolder(tmp_path).sweep()
-    assert {path for path in tmp_path.rglob("*")} == before
+    assert {path for path in tmp_path.rglob("*")} - before == {mine_now, theirs.parent, theirs}
+
+
+def test_a_line_cut_off_by_a_kill_does_not_swallow_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"event": "tra')
+    RunFolder(tmp_path).log("train", step=1)
+    RunFolder(tmp_path).log("train", step=2)
+    cut, *lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert cut == '{"event": "tra' and [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
 def test_sweeping_a_missing_folder_does_nothing(tmp_path: Path) -> None:

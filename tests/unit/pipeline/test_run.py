@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tiny_training import Listening
 
-from bertvision import threads
+from bertvision import waiting
 from bertvision.config import build_config
 from bertvision.pipeline import run
 from bertvision.pipeline.job import Job
@@ -20,7 +20,7 @@ def test_spinning_threads_on_a_busy_machine_are_reported(
     spins: bool,
     crowded: bool,
 ) -> None:
-    monkeypatch.setattr(threads, "spins", spins)
+    monkeypatch.setattr(waiting, "spins", spins)
     monkeypatch.setattr(run, "is_crowded", lambda: crowded)
     reporter = Listening()
     tables = {

@@ -39,7 +39,7 @@ def save_span_fit(
     """Write the model folder. `source` and `dev` are the files that the questions were read from."""
     check_free(to, overwrite)
     name = task_name(to.resolve().name)
-    with writing_folder(to.resolve()) as fresh:
+    with writing_folder(to.resolve(), "--to") as fresh:
         job = _job(fit, fresh, name, source, dev)
         _save_encoder(job, fit)
         entries = {BASELINE: {"parameters": 0, "seconds": 0.0, "scores": _baseline(job, fit)}}
