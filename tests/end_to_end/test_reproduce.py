@@ -81,6 +81,17 @@ def test_tasks_of_glue_are_found_in_several_folders_and_missing_ones_are_named(
     assert {row["task"] for row in table["rows"]} == {"CoLA", "STS-B", "RTE", "MNLI matched", "MNLI mismatched"}
 
 
+def test_runs_of_earlier_calls_stay_in_the_report(wide_encoder: Path, tmp_path: Path) -> None:
+    words = ["2021-glue", "--quick", "--encoder", wide_encoder, "--data", GLUE, "--to", tmp_path / "out", *SMALL]
+    for name in ("first_cola", "first_rte"):
+        ended = reproduce(*words, "--only", name)
+        assert ended.exit_code == 0, ended.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    (table,) = report["sections"][0]["blocks"]
+    assert {row["task"] for row in table["rows"] if row["ours"] is not None} == {"CoLA", "RTE"}
+    assert [row["run"] for row in report["sections"][1]["blocks"][0]["rows"]] == ["first_cola", "first_rte"]
+
+
 def test_a_stopped_experiment_goes_on_with_the_run_it_was_stopped_in(
     wide_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,8 +130,9 @@ def test_mistakes_are_explained_before_any_work(wide_encoder: Path, tmp_path: Pa
     for words, message in (
         (["2020-span"], "no published experiment '2020-span': did you mean '2020-spans'"),
         (["2021-glue", "--encoder", wide_encoder, "--only", "last_rt"], "has no run 'last_rt'"),
+        (["2021-squad", "--encoder", wide_encoder, "--only", "last_large"], "'last_large' (--only) is for BERT-large"),
         (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path / "gone"], "there is no folder"),
-        (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path], "no train and dev files for 2021-glue"),
+        (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path], "give the folder of GLUE"),
         (["2021-squad", "--encoder", wide_encoder, "--data", SQUAD, "train.lr=fast"], "train.lr"),
         (["2021-squad", "--encoder", wide_encoder, "--data", SQUAD, "run=runs/mine"], "with --to"),
         (["2021-squad", "--quick", "--encoder", wide_encoder, "--to", tmp_path / "out"], "task.data=FOLDER"),  # offline

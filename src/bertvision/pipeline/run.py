@@ -65,6 +65,8 @@ def _report_reading(job: Job) -> None:
 def score_job(job: Job) -> dict[str, Any]:
     """The last stage: score every model, and write scores.json and summary.md."""
     scores = evaluate(job)
+    if job.machine.is_main:  # `evaluate` may have been given other settings than the run before
+        write_json(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
     if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
         add_ensembles(job, scores)
     if job.machine.is_main:
