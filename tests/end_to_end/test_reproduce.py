@@ -45,7 +45,7 @@ def test_every_published_row_stands_beside_ours_and_a_second_call_trains_nothing
     for text in ("First published", "Last published", "adapter 384 (AP)", "baseline", "control"):
         assert text in first.output
     assert "70.1" in first.output and "73.4" in first.output and "BERT-large" not in first.output
-    assert "The encoder is encoder0" in first.output and "A quick run" in first.output
+    assert f"The encoder is {wide_encoder.name}" in first.output and "A quick run" in first.output
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert [block["title"] for block in report["sections"][0]["blocks"]] == [
         table.title for table in find_paper("2021-squad").of_size(384)[1]
