@@ -531,6 +531,9 @@ def _check_sense(config: RunConfig) -> Iterator[str]:
         yield f"'store.path': {mistake}"
     if config.store.keep is not None and not config.store.keep:
         yield "'store.keep' is empty: name the states to write, or leave it out to write those the heads read."
+    kind = target_kind(config.task)
+    if config.evaluate.unanswerable is not None and kind is not None and not kind.has_threshold:
+        yield f"'evaluate.unanswerable' is for questions that may have no answer, but the task predicts a {kind}."
     layers = config.encoder.layers
     if layers is not None and not layers:
         yield "'encoder.layers' is empty: name at least the last layer, -1, or leave it out to read all."

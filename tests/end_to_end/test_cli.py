@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file as load_arrays
 from safetensors.torch import load_file
 from tiny_encoders import tiny_model, tiny_tokenizer
 from transformers import AutoModelForQuestionAnswering, AutoModelForSequenceClassification
@@ -160,6 +161,31 @@ def test_the_run_folder_explains_itself(finished: Callable[..., Path], squad_fol
     assert all(name in summary for name in ("baseline", "encoder alone", "last_linear (control)", "adapter_4"))
     assert not list(run.rglob(".writing-*")), "no half-written files remain"
     assert not (run / "checkpoints" / "finetune").exists(), "a finished run needs no checkpoint"
+
+
+def test_thresholds_follow_the_expected_share_of_unanswerable_questions(
+    finished: Callable[..., Path], squad_folder: Path, command: Command, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished(name="squad2", data=squad_folder), run)
+    ended = command("evaluate", run, "evaluate.unanswerable=0.9")
+    assert ended.code == 0 and "as if 90 % of the held-out questions had no answer" in " ".join(ended.out.split())
+    assert json.loads((run / "config.json").read_text())["evaluate"]["unanswerable"] == 0.9
+    scores = json.loads((run / "scores.json").read_text())["snapshots"]["1"]
+    for name, model in scores.items():
+        if name == "baseline":
+            continue
+        place = run / "snapshots/epoch_1/predictions/held_out" / name
+        found = {key: values.astype(float) for key, values in load_arrays(place / "results.safetensors").items()}
+        lead, has = found["null_score"] - found["score"], found["has_answer"]
+        # Questions with an answer count for a tenth, the others for nine; every threshold by itself.
+        weights = np.where(has, 0.1 / has.mean(), 0.9 / (1 - has).mean())  # (example)
+        thresholds = np.array([model["scores"]["held_out"]["threshold"], lead.min() - 1, *lead])  # (threshold)
+        is_silent = lead > thresholds[:, None]  # (threshold, example)
+        chosen, *gains = (weights * np.where(is_silent, found["silent"], found["f1"])).sum(axis=1)
+        assert chosen == pytest.approx(max(gains))
+    wrong = command("check", run, "task.name=rte", "evaluate.unanswerable=0.5")
+    assert wrong.code == 2 and "for questions that may have no answer, but the task predicts a label" in wrong.err
 
 
 def test_every_snapshot_is_scored_and_heads_train_on_the_chosen_ones(

@@ -45,7 +45,7 @@ def test_every_published_row_stands_beside_ours_and_a_second_call_trains_nothing
     for text in ("First published", "Last published", "adapter 384 (AP)", "baseline", "control"):
         assert text in first.output
     assert "70.1" in first.output and "73.4" in first.output and "BERT-large" not in first.output
-    assert "The encoder is encoder0" in first.output and "A quick run" in first.output
+    assert f"The encoder is {wide_encoder.name}" in first.output and "A quick run" in first.output
     report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert [block["title"] for block in report["sections"][0]["blocks"]] == [
         table.title for table in find_paper("2021-squad").of_size(384)[1]
@@ -79,6 +79,17 @@ def test_tasks_of_glue_are_found_in_several_folders_and_missing_ones_are_named(
     scored = {(row["task"], row["metric"]) for row in table["rows"] if row["ours"] is not None}
     assert scored == {("CoLA", "Matthews"), ("STS-B", "Pearson"), ("STS-B", "Spearman")}
     assert {row["task"] for row in table["rows"]} == {"CoLA", "STS-B", "RTE", "MNLI matched", "MNLI mismatched"}
+
+
+def test_runs_of_earlier_calls_stay_in_the_report(wide_encoder: Path, tmp_path: Path) -> None:
+    words = ["2021-glue", "--quick", "--encoder", wide_encoder, "--data", GLUE, "--to", tmp_path / "out", *SMALL]
+    for name in ("first_cola", "first_rte"):
+        ended = reproduce(*words, "--only", name)
+        assert ended.exit_code == 0, ended.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
+    (table,) = report["sections"][0]["blocks"]
+    assert {row["task"] for row in table["rows"] if row["ours"] is not None} == {"CoLA", "RTE"}
+    assert [row["run"] for row in report["sections"][1]["blocks"][0]["rows"]] == ["first_cola", "first_rte"]
 
 
 def test_a_stopped_experiment_goes_on_with_the_run_it_was_stopped_in(
@@ -119,8 +130,9 @@ def test_mistakes_are_explained_before_any_work(wide_encoder: Path, tmp_path: Pa
     for words, message in (
         (["2020-span"], "no published experiment '2020-span': did you mean '2020-spans'"),
         (["2021-glue", "--encoder", wide_encoder, "--only", "last_rt"], "has no run 'last_rt'"),
+        (["2021-squad", "--encoder", wide_encoder, "--only", "last_large"], "'last_large' (--only) is for BERT-large"),
         (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path / "gone"], "there is no folder"),
-        (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path], "no train and dev files for 2021-glue"),
+        (["2021-glue", "--encoder", wide_encoder, "--data", tmp_path], "give the folder of GLUE"),
         (["2021-squad", "--encoder", wide_encoder, "--data", SQUAD, "train.lr=fast"], "train.lr"),
         (["2021-squad", "--encoder", wide_encoder, "--data", SQUAD, "run=runs/mine"], "with --to"),
         (["2021-squad", "--quick", "--encoder", wide_encoder, "--to", tmp_path / "out"], "task.data=FOLDER"),  # offline

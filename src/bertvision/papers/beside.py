@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from bertvision.kinds import metric_title
-from bertvision.papers.published import BEST_HEAD, Line, PaperTable
+from bertvision.papers.published import Line, PaperTable
 from bertvision.pipeline.finished import FinishedRun, Group, as_kept, read_figure
 from bertvision.report.block import Block, Report, Section
 from bertvision.report.drawing import ROW, chart_of, colour_by, import_altair, off_zero, tips
@@ -81,10 +81,7 @@ def _look_up(line: Line, run: FinishedRun) -> Measured:
 
 
 def _find(line: Line, run: FinishedRun) -> Group | None:
-    epochs = as_kept(line.epochs)
-    if line.model == BEST_HEAD:
-        return run.best_head(epochs) if epochs in run.head_snapshots else None
-    return next((group for group in run.rows(epochs) if group.name == line.model), None)
+    return next((group for group in run.rows(as_kept(line.epochs)) if group.name == line.model), None)
 
 
 # ---------------------------------------------------------------------- tables
@@ -178,7 +175,7 @@ def _list_runs(runs: dict[str, FinishedRun]) -> Table:
 
 def describe(tables: list[tuple[PaperTable, list[Measured]]]) -> str:
     """How far our scores are from the published ones, and whether heads beat BERT in both, in a few sentences."""
-    every = [one for _, found in tables for one in found if one.line.scores]
+    every = [one for _, found in tables for one in _without_twins(found) if one.line.scores]
     gaps = [gap for one in every for gap in one.gaps]
     missing = sum(not one.gaps for one in every)
     sentences = ["No published score can be compared."]
@@ -199,6 +196,17 @@ def describe(tables: list[tuple[PaperTable, list[Measured]]]) -> str:
     if missing:
         sentences.append(f"{counted(missing, 'published row')} {'has' if missing == 1 else 'have'} no score of ours.")
     return " ".join(sentences)
+
+
+def _without_twins(found: list[Measured]) -> Iterator[Measured]:
+    """Without rows of ours that stand beside the same published score as a row before."""
+    seen = set()
+    for one in found:
+        key = one.line.run, one.line.split, one.line.epochs, one.line.scores
+        is_twin = key in seen and one.line.model.startswith("max_")
+        seen.add(key)
+        if not is_twin:
+            yield one
 
 
 def _gains(every: list[Measured]) -> Iterator[tuple[float, float]]:

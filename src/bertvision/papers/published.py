@@ -10,8 +10,6 @@ from bertvision.errors import UserError, suggest
 from bertvision.papers.fragments import Settings, pin_output_rate, points_of, settings_of
 from bertvision.tables import Cell, Table
 
-BEST_HEAD = "best head"
-"""In place of a model's name: the best head on held-out data."""
 SIZES = {768: "base", 1024: "large"}
 """Hidden size → the encoder of 2021 that scores were published for."""
 

@@ -22,7 +22,7 @@ from bertvision.papers.fragments import Settings, follow_rate, merge
 from bertvision.papers.published import PaperExperiment, PaperRun, PaperTable
 from bertvision.pipeline.check import estimate_costs
 from bertvision.pipeline.finished import FinishedRun
-from bertvision.pipeline.folder import HELD_OUT
+from bertvision.pipeline.folder import ENCODER, HELD_OUT
 from bertvision.pipeline.job import Job, find_mistakes
 from bertvision.pipeline.run import run_job
 from bertvision.progress import Reporter
@@ -37,9 +37,10 @@ from bertvision.tasks.config import locate_files, target_kind
 QUICK = {"data": {"limit_train": 40, "limit_dev": 20, "hold_out": 0.2}}
 """Settings of a quick run: a few examples of each set, everything else as published."""
 QUICK_ENCODER = "embedded"
-QUICK_NOTE = "A quick run on a few examples, a fifth of them held out: everything works, but the scores mean nothing."
+QUICK_NOTE = "A quick run on a few examples: everything works, but the scores mean nothing."
 PLACES = ("task.", "encoder.name", "encoder.device")
 """Overrides that choose where things are, not what is run."""
+SCORES = "scores.json"
 ENOUGH = 0.99
 """Releases of a data set differ by a few rows."""
 
@@ -91,19 +92,26 @@ class Reproduction:
     @cached_property
     def _of_size(self) -> tuple[list[PaperRun], list[PaperTable]]:
         """The runs and tables for the encoder."""
-        hidden = shape_of(self.encoder_name).shape.hidden
-        runs, tables = self.experiment.of_size(hidden)
+        return self.experiment.of_size(shape_of(self.encoder_name).shape.hidden)
+
+    @cached_property
+    def _chosen(self) -> list[PaperRun]:
+        """The runs that were asked for."""
+        runs, sizes = self._of_size[0], {run.name: run.size for run in self.experiment.runs}
         names = [run.name for run in runs]
         for name in self.only:
-            if name not in names:
-                raise UserError(f"{self.experiment.name} has no run '{name}' (--only): {suggest(name, names)}")
-        return [run for run in runs if not self.only or run.name in self.only], tables
+            if name in names:
+                continue
+            if name in sizes:
+                raise UserError(f"'{name}' (--only) is for BERT-{sizes[name]}, not for {self._encoder_title}.")
+            raise UserError(f"{self.experiment.name} has no run '{name}' (--only): {suggest(name, names)}")
+        return [run for run in runs if not self.only or run.name in self.only]
 
     @cached_property
     def jobs(self) -> dict[str, Job]:
         """The runs whose data are there, by name."""
         found, missing = {}, []
-        for run in self._of_size[0]:
+        for run in self._chosen:
             task = self._task_of(run)
             if task is None:
                 missing.append(run.name)
@@ -111,10 +119,9 @@ class Reproduction:
                 found[run.name] = Job(self._config_of(run, task), self.reporter, self.wait)
         places = ", ".join(str(folder) for folder in self.data)
         if not found:
-            raise UserError(
-                f"no train and dev files for {self.experiment.name} in {places} (--data): give a folder with "
-                "train-v2.0.json and dev-v2.0.json for SQuAD 2.0, or the folder of GLUE (RTE/train.tsv, RTE/dev.tsv …)."
-            )
+            files = {"GLUE": "the folder of GLUE (RTE/train.tsv, RTE/dev.tsv …)"}
+            wanted = files.get(self.experiment.data, "a folder with train-v2.0.json and dev-v2.0.json")
+            raise UserError(f"no train and dev files for {self.experiment.name} in {places} (--data): give {wanted}.")
         if missing:
             self.reporter.say(f"left out, since {places} has no train and dev files for them: {', '.join(missing)}.")
         return found
@@ -185,16 +192,19 @@ class Reproduction:
 
     @cached_property
     def runs(self) -> dict[str, FinishedRun]:
-        """The runs that were scored."""
-        return {name: FinishedRun(job.folder.path) for name, job in self.jobs.items() if _is_scored(job)}
+        """All runs in the folder that were scored, also those of earlier calls."""
+        folders = {run.name: self.folder / run.name for run in self._of_size[0]}
+        return {name: FinishedRun(folder) for name, folder in folders.items() if (folder / SCORES).is_file()}
 
     @cached_property
     def measured(self) -> list[tuple[PaperTable, list[Measured]]]:
-        """The papers' tables with our scores; of all runs, or of those chosen (`only`)."""
-        chosen, tables = self._of_size
-        names = {run.name for run in chosen}
-        parts = [replace(table, lines=[line for line in table.lines if line.run in names]) for table in tables]
-        return [(table, measure(table, self.runs)) for table in parts if table.lines]
+        """The papers' tables with our scores: of all runs or, if some were chosen (`only`), of these and of those that
+        were scored before."""
+        names = {run.name for run in self._chosen} | self.runs.keys()
+        tables = [
+            replace(table, lines=[line for line in table.lines if line.run in names]) for table in self._of_size[1]
+        ]
+        return [(table, measure(table, self.runs)) for table in tables if table.lines]
 
     def tables(self) -> list[Table]:
         return [build_table(table, found) for table, found in self.measured]
@@ -217,13 +227,16 @@ class Reproduction:
         fewer = [] if self.quick else [*self._smaller_sets()]
         if fewer:
             notes.append(f"Fewer training examples than the papers': {', '.join(fewer)}.")
-        return [*notes, *self.experiment.notes]
+        held_out = next(iter(self.jobs.values())).config.data.hold_out
+        share = "some" if held_out is None else f"{100 * held_out:g} %"
+        return [*notes, *(note.replace("{hold_out}", share) for note in self.experiment.notes)]
 
     def _smaller_sets(self) -> Iterator[str]:
         """Runs on a part of the official training set, or on a sample of it."""
         for run in self._of_size[0]:
             if run.name in self.runs:
-                there = sum(len(self.jobs[run.name].examples(split)) for split in ("train", HELD_OUT))
+                job = self.jobs.get(run.name) or self.runs[run.name].job
+                there = sum(len(job.examples(split)) for split in ("train", HELD_OUT))
                 if there < ENOUGH * run.examples:
                     yield f"{run.name} {there:,} of {run.examples:,}"
 
@@ -246,15 +259,18 @@ class Reproduction:
         return EMBEDDED if self.encoder_name == QUICK_ENCODER else Path(self.encoder_name).name
 
 
-def _is_scored(job: Job) -> bool:
-    return (job.folder.path / "scores.json").is_file()
-
-
 def _is_done(job: Job) -> bool:
     """Whether the run was scored, with these settings."""
     folder, stamps = job.folder, job.stamps
+    if not (job.folder.path / SCORES).is_file():
+        return False
+    last = job.snapshots[-1]
+    encoder = f"{stamps.finetune}@{last:g}"
     return (
-        _is_scored(job)
+        all(
+            folder.is_done(folder.predictions(last, split, ENCODER), stamps.predictions(encoder, split))
+            for split in job.scored_splits
+        )
         and all(folder.is_done(folder.encoder(epochs), stamps.finetune) for epochs in job.snapshots)
         and all(
             folder.is_done(folder.head(epochs, member.name), stamps.member(epochs, member))

@@ -65,6 +65,8 @@ def score_job(job: Job) -> ScoresFile:
     """The last stage: score every model, and write scores.json and summary.md."""
     with job.writing():
         scores = evaluate(job)
+        if job.machine.is_main:  # `evaluate` may have been given other settings than the run before
+            write_sealed(job.folder.path / "config.json", job.config.with_absolute_paths().to_dict())
         if job.config.ensembles or (job.folder.path / ADDED_ENSEMBLES).is_file():
             add_ensembles(job, scores)
         if job.machine.is_main:

@@ -189,7 +189,7 @@ def _model_table(run: FinishedRun, epochs: float, split: str) -> Table:
     title = f"{run.task_name} {split}, encoder {tuned}"
     spread = [SEEDS_NOTE] if any(len(group.models) > 1 for group in groups) else []
     begun = begun_note([group.name for group in groups if group.first.begun])
-    notes = [run.kind.baseline_note, *spread, *([begun] if begun else [])]
+    notes = [run.kind.baseline_note, *spread, *([begun] if begun else []), *expected_note(run)]
     rows = [_model_row(group, split, columns) for group in groups]
     return Table(headings, rows, title, " ".join(notes), FIRST_TO_GO)
 
@@ -199,6 +199,14 @@ def _model_row(group: Group, split: str, columns: list[Figure]) -> list[str]:
     figures = [_spread(group.figures(split, one.key)) for one in columns] if group.trained else ["stopped"]
     figures += [""] * (len(columns) - len(figures))
     return [group.title, f"{group.first.parameters:,}", share, *figures, _seconds(group.first)]
+
+
+def expected_note(run: FinishedRun) -> list[str]:
+    """A note on thresholds that were not chosen for the share of unanswerable questions in training."""
+    share = run.config["evaluate"].get("unanswerable")
+    if share is None:
+        return []
+    return [f"Thresholds were chosen as if {100 * share:g} % of the held-out questions had no answer."]
 
 
 def begun_note(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from bertvision.errors import UserError
 from bertvision.heads import MemberConfig, Target, build_head, count_parameters, setting_types
 from bertvision.kinds import LABEL, SPAN
 from bertvision.papers.fragments import follow_rate, merge, settings_of
-from bertvision.papers.published import BEST_HEAD, PaperRun, find_paper, list_papers, load_papers
+from bertvision.papers.published import PaperRun, find_paper, list_papers, load_papers
 from bertvision.pipeline.job import find_mistakes
 from bertvision.pipeline.members import build_members
 from bertvision.tasks.config import target_kind
@@ -26,6 +26,17 @@ LAST = {
     "cola": (2e-5, 16, 128), "sst2": (2e-5, 32, 128), "mrpc": (2e-5, 32, 128), "stsb": (2e-5, 16, 128),
     "qqp": (1e-5, 32, 128), "mnli": (1e-5, 32, 128), "qnli": (1e-5, 32, 128), "rte": (2e-5, 16, 250),
 }  # fmt: skip
+# The commands that are printed for its heads, for BERT-base and BERT-large: learning rate, batch, width if it is given.
+COMMANDS = {
+    "qqp": [(1e-5, 32, None), (1e-5, 32, None)],
+    "qnli": [(2.0021e-5, 32, None), (1e-5, 32, None)],
+    "mnli": [(1e-5, 32, None), (1e-5, 32, None)],
+    "rte": [(0.0003593259178474023, 16, 8), (1.2614e-5, 16, None)],
+    "sst2": [(0.0009739884755578448, 64, 32), (2e-5, 32, None)],
+    "mrpc": [(0.0007591458513071305, 16, 16), (1.4399e-5, 32, None)],
+    "cola": [(2.25972e-5, 16, None), (2.99619e-5, 16, None)],
+    "stsb": [(2.7762e-5, 16, None), (2.98363e-5, 16, None)],
+}
 PINNED = {
     "data": {"max_length", "overlap", "hold_out"},
     "finetune": {"epochs", "method", "lora_rank", "lora_alpha", "lr", "schedule", "warmup", "decay", "clip", "read"},
@@ -53,10 +64,10 @@ def members_of(config: RunConfig) -> list[MemberConfig]:
 
 def test_no_experiment_and_no_run_is_overlooked() -> None:
     assert {name: len(paper.runs) for name, paper in PAPERS.items()} == {
-        "2020-spans": 1, "2020-answerability": 1, "2021-squad": 3, "2021-glue": 16,
+        "2020-spans": 1, "2020-answerability": 1, "2021-squad": 3, "2021-glue": 24,
     }  # fmt: skip
     assert {run.name for run in PAPERS["2021-glue"].runs} == {
-        f"{which}_{task}" for which in ("first", "last") for task in GLUE_2021
+        f"{which}_{task}" for which in ("first", "last", "last_large") for task in GLUE_2021
     }
     with pytest.raises(UserError, match="did you mean '2020-spans'"):
         find_paper("2020-span")
@@ -78,7 +89,7 @@ def test_an_encoder_of_another_size_gets_the_tables_of_bert_base() -> None:
         assert {run.size for run in runs} == {size} == {table.size for table in tables}
     assert PAPERS["2020-spans"].of_size(384) == (PAPERS["2020-spans"].runs, PAPERS["2020-spans"].tables)
     runs, tables = PAPERS["2021-glue"].of_size(1024)
-    assert [run.name for run in runs] == [f"last_{task}" for task in GLUE_2021] and len(tables) == 1
+    assert [run.name for run in runs] == [f"last_large_{task}" for task in GLUE_2021] and len(tables) == 1
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -100,7 +111,7 @@ def test_every_published_row_names_a_model_and_metrics_of_its_run(paper: Any) ->
     for run in paper.runs:
         config = config_of(run)
         ensembles = [f"max_{'_'.join(entry)}" for entry in config.ensembles]
-        names = {member.group for member in members_of(config)} | {"encoder", BEST_HEAD, *ensembles}
+        names = {member.group for member in members_of(config)} | {"encoder", *ensembles}
         snapshots = {*config.finetune.snapshots, config.finetune.epochs}
         known[run.name] = names, snapshots, set(config.train.snapshots or []), config.task.name
     lines = [line for table in paper.tables for line in table.lines]
@@ -125,29 +136,37 @@ def test_scores_are_those_of_the_papers() -> None:
         for table in PAPERS["2021-glue"].tables
         for line in table.lines
     }
-    assert glue["Last", "large", "CoLA", "head"] == pytest.approx((43.2,))
-    assert glue["Firs", "base", "STS-B", "head"] == pytest.approx((85.7, 85.7)) and len(glue) == 18 + 16 + 16
+    assert glue["Last", "large", "CoLA", "head, width 128"] == pytest.approx((43.2,))
+    assert glue["Last", "base", "STS-B", "head, width 128"] == pytest.approx((86.2, 85.9))
+    assert glue["Firs", "base", "STS-B", "head"] == pytest.approx((85.7, 85.7)) and len(glue) == 18 + 18 + 18
 
 
 # ---------------------------------------------------------------------- published settings
 
 
 @pytest.mark.parametrize("task", GLUE_2021)
-def test_glue_follows_the_settings_first_and_last_published(task: str) -> None:
-    first, last = (RUNS[f"2021-glue/{which}_{task}"].settings for which in ("first", "last"))
+def test_glue_follows_the_settings_first_published(task: str) -> None:
+    first = RUNS[f"2021-glue/first_{task}"].settings
     rate = 3e-5 if task == "mrpc" else 1e-5
     for section in ("finetune", "train"):
         own = first[section]
         assert (own["epochs"], own["lr"], own["batch_rows"], own["decay"]) == (1, rate, 16, 1.0)
     assert first["data"]["max_length"] == 128 and first["heads"][1] == "flat_adapter_128"
-    finetune, train = last["finetune"], last["train"]
-    assert (finetune["lr"], finetune["batch_rows"], last["data"]["max_length"]) == LAST[task]
-    assert (finetune["epochs"], finetune["decay"], finetune["warmup"], finetune["schedule"]) == (1, 0.01, 0.1, "linear")
-    assert (train["lr"], train["batch_rows"], train["epochs"]) == (1e-3, 64, 10)
-    grids = [entry for entry in last["heads"] if isinstance(entry, dict) and "size" in entry]
-    assert [entry["head"] for entry in grids] == ["adapter", "flat_adapter"]
-    assert all(entry["size"] == [8, 16, 32] and entry["lr"] == [3e-4, 1e-3] for entry in grids)
-    assert grids[1]["tokens"] == LAST[task][2]
+
+
+@pytest.mark.parametrize("size", ["base", "large"])
+@pytest.mark.parametrize("task", GLUE_2021)
+def test_the_last_heads_of_glue_have_the_rate_batch_and_width_of_their_command(task: str, size: str) -> None:
+    run = RUNS[f"2021-glue/last_{'large_' if size == 'large' else ''}{task}"]
+    finetune, train, length = run.settings["finetune"], run.settings["train"], run.settings["data"]["max_length"]
+    assert (run.size, finetune["lr"], finetune["batch_rows"], length) == (size, *LAST[task])
+    for section in (finetune, train):
+        assert (section["epochs"], section["decay"], section["warmup"]) == (1, 0.01, 0.1)
+        assert section["schedule"] == "linear"
+    rate, batch, width = COMMANDS[task][size == "large"]
+    assert (train["lr"], train["batch_rows"]) == (rate, batch)
+    (head,) = [one for one in members_of(config_of(run)) if one.head == "flat_adapter"]
+    assert head.settings == {"tokens": length, "size": width or length} and head.lr == rate
 
 
 @pytest.mark.parametrize(("name", "batch", "decay"), [("first", 16, 1.0), ("last", 16, 0.01), ("last_large", 8, 0.01)])
@@ -155,7 +174,8 @@ def test_the_squad_rows_of_2021_follow_the_published_settings(name: str, batch: 
     settings = RUNS[f"2021-squad/{name}"].settings
     finetune, train = settings["finetune"], settings["train"]
     assert (finetune["lr"], finetune["batch_rows"], finetune["decay"], finetune["epochs"]) == (2e-5, batch, decay, 1)
-    assert settings["data"]["max_length"] == 384 and (train["epochs"], train["batch_rows"]) == (1, 16)
+    assert settings["data"]["max_length"] == 384 and (train["epochs"], train["batch_rows"]) == (1, batch)
+    assert (train["lr"], train["decay"], train["schedule"], train["warmup"]) == (2e-5, decay, "linear", 0.1)
     member = members_of(config_of(RUNS[f"2021-squad/{name}"]))[1]
     assert (member.name, member.lr) == ("adapter_384", 2e-5)
     with torch.device("meta"):
@@ -205,7 +225,7 @@ def test_2020_heads_have_the_published_parameter_counts(name: str, target: Targe
 
 # ---------------------------------------------------------------------- they run
 
-SOME = ("2021-squad/last_large", "2021-glue/last_rte", "2021-glue/first_stsb")
+SOME = ("2021-squad/last_large", "2021-glue/last_large_rte", "2021-glue/last_rte", "2021-glue/first_stsb")
 
 
 @pytest.fixture(scope="module")

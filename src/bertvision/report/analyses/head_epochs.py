@@ -232,8 +232,9 @@ def _describe_dev(run: FinishedRun, split: str, at: float, courses: list[Course]
         return f"No head has {split} scores by epoch to compare with the encoder alone."
     above = sum(score > alone for score in known)
     return (
-        f"After {above} of {counted(len(known), 'epoch')} of the heads together, {figure_name(metric)} on {split} is "
-        f"above that of the encoder alone ({alone:.2f}). It ranges from {min(known):.2f} to {max(known):.2f}."
+        f"The heads have {counted(len(known), 'epoch')} together. After {above} of them, {figure_name(metric)} on "
+        f"{split} is above that of the encoder alone ({alone:.2f}). It ranges from {min(known):.2f} to "
+        f"{max(known):.2f}."
     )
 
 
