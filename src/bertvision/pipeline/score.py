@@ -203,7 +203,7 @@ def _model_row(group: Group, split: str, columns: list[Figure]) -> list[str]:
 
 def expected_note(run: FinishedRun) -> list[str]:
     """A note on thresholds that were not chosen for the share of unanswerable questions in training."""
-    share = run.config["evaluate"].get("unanswerable")
+    share = run.settings.evaluate.unanswerable
     if share is None:
         return []
     return [f"Thresholds were chosen as if {100 * share:g} % of the held-out questions had no answer."]
