@@ -1,6 +1,6 @@
 """bertvision kit RUN… --to FOLDER"""
 
-import tomllib
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -44,13 +44,17 @@ def kit(
 
 
 def _read_about(path: Path | None) -> dict[str, str]:
+    from bertvision.disk import parse_toml, read_bytes
+
     if path is None:
         return {}
+    if not os.path.isfile(path):
+        raise UserError(f"--about {path}: there is no such file.")
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise UserError(f"--about {path}: there is no such file, or it can't be read.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = parse_toml((read_bytes(path) or b"").decode("utf-8-sig"))
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
         raise UserError(f"--about {path} is not valid TOML: {error}.") from None
     if not all(isinstance(text, str) for text in found.values()):
         raise UserError(f'--about {path}: expected lines such as  sst2 = "sentences about the data".')
