@@ -14,7 +14,7 @@ from tests.reliability.judging import PYTHON, judge
 from tests.reliability.nasty import nasty_text, nasty_value
 from tests.reliability.trials import Outcome
 
-NAME, TRIALS, SLICE = "texts", 1000, 60
+NAME, TRIALS, SLICE = "texts", 1000, 42
 ABOUT = "Texts of 1 MB, null characters, lone surrogates, right-to-left text and values that are no texts."
 CASES = ("Model.predict", "Classifier.predict", "predict --text", "predict --file", "bv.load", "bv.fit", "bv.run")
 

@@ -246,7 +246,7 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         with parquet.ParquetFile(path) as file:
             check_header(file.schema_arrow.names, str(path))
             for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                bound.add(batch.nbytes + ROW_BYTES * batch.num_rows, f", row {number + 1}")
+                bound.add(batch.nbytes + ROW_BYTES * batch.num_rows, "row", number + 1)
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row

@@ -88,9 +88,11 @@ class Bound:
     def __init__(self, path: Path) -> None:
         self.path, self.most, self.taken = path, _most.get(), 0
 
-    def add(self, count: int, place: str = "") -> None:
+    def add(self, count: int, unit: str = "", number: int = 0) -> None:
+        """`unit` and `number` name the row for the message: "line", 7."""
         self.taken += count
         if self.taken > self.most * 1e6:
+            place = f", {unit} {number}" if unit else ""
             raise UserError(
                 f"{self.path}{place}: the file takes more than the {self.most:,.0f} MB allowed, decompressed and with "
                 "what rows need. To read all of it, raise task.most_megabytes (of `fit` and `predict`: "
@@ -112,7 +114,7 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, str]]:
             # A binary file is split at b"\n" alone; text mode and str.splitlines also split at U+0085, U+2028 …
             while raw := handle.readline(MOST_LINE + 1):
                 number += 1
-                bound.add(len(raw) + ROW_BYTES, f", line {number}")
+                bound.add(len(raw) + ROW_BYTES, "line", number)
                 if len(raw) > MOST_LINE:
                     raise UserError(too_long(path, number))
                 line = _decode(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, number)
