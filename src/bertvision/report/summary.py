@@ -4,6 +4,7 @@
 import re
 from pathlib import Path
 
+from bertvision.disk import damaged
 from bertvision.pipeline.finished import FinishedRun, Group
 from bertvision.pipeline.folder import HELD_OUT
 from bertvision.report.certainty import Against, Certainty
@@ -55,7 +56,10 @@ def encoder_name(run: FinishedRun) -> str:
 
 
 def _total(run: FinishedRun, split: str) -> int:
-    return int(run.encoder(run.last).models[0].scores(split)["total"])
+    total = run.encoder(run.last).models[0].scores(split).get("total")
+    if total is None:
+        raise damaged(run.folder.file("scores.json"), f"the encoder has no scores on {split!r:.60}")
+    return int(total)
 
 
 def build_summary(certainty: Certainty) -> list[str]:
