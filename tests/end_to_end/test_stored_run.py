@@ -313,15 +313,22 @@ def test_part_applies_to_every_store(rte: Path, command: Command, monkeypatch: p
         assert len(Store.open(rte.parent / f"run/states/train_epoch_1_{name}").manifest.shards) > 2
 
 
-@pytest.mark.parametrize("kind", ["file", "foo"])
-def test_an_unusable_location_is_reported_or_bypassed(squad: Path, command: Command, kind: str) -> None:
-    (squad.parent / "file").write_text("mine")
-    path = {"file": str(squad.parent / "file"), "foo": "foo://x/y"}[kind]
+def test_an_unusable_location_is_reported_or_bypassed(squad: Path, command: Command) -> None:
+    path = squad.parent / "file"
+    path.write_text("mine")
     said = ok(command("train", squad, f"store.path={path}"))
-    assert "are streamed: " in said.err and path in said.err
+    assert "are streamed: " in said.err and str(path) in said.err
     for name in ("train", "encode", "check"):
         said = command(name, squad, f"store.path={path}", "train.source=stored", "train.epochs=3")
-        assert said.code == 2 and path in said.err and "Traceback" not in said.err
+        assert said.code == 2 and str(path) in said.err and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("address", ["foo://x/y", "http://127.0.0.1:9/states", "zip://x::http://127.0.0.1:9/"])
+def test_an_address_of_another_scheme_is_refused_with_the_config(squad: Path, command: Command, address: str) -> None:
+    for name in ("train", "encode", "check", "run"):
+        said = command(name, squad, f"store.path={address}")
+        assert said.code == 2 and "is no address of a store: give a folder, or an address" in said.err
+    assert not (squad.parent / "run" / "states").exists()
 
 
 def test_a_full_disk_is_bypassed(squad: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,11 @@ def plain_name(name: object, what: str) -> str:
 def inside(folder: Path, *names: str) -> Path:
     """The path of a file or folder in `folder`, by its plain names. Raise UserError if a name could be a path, or if a
     symbolic link leads out of the folder."""
-    path = folder.joinpath(*(plain_name(name, f"a name in '{folder}'") for name in names))
-    if not path.resolve().is_relative_to(folder.resolve()):
+    path, has_link = folder, False
+    for name in names:
+        path = path / plain_name(name, f"a name in '{folder}'")
+        has_link = has_link or path.is_symlink()
+    if has_link and not path.resolve().is_relative_to(folder.resolve()):  # without a link, plain names stay inside
         raise UserError(
             f"'{path}' leads out of '{folder}' through a symbolic link. Nothing was read or written there: put the "
             "files themselves into the folder."
