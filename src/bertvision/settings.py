@@ -23,8 +23,9 @@ MOST_SEED = 2**32 - 1
 MOST_EPOCHS = 10_000
 MOST_SECONDS = 1e9
 """Some thirty years."""
-MOST_RATE = 1e3
-"""Learning rates and weight decays are below this."""
+MOST_RATE = 3e38
+"""Learning rates and weight decays are below this: larger numbers are infinite in single precision. One that is only
+far too high is reported when the training diverges."""
 MOST_LAYERS = 1000
 MOST_WIDTH = 100_000
 """Of the layers of a head. The number of its parameters has a bound of its own, `heads.base.MOST_PARAMETERS`."""

@@ -470,20 +470,20 @@ def test_heads_on_streamed_states_resume_to_the_same_weights(
     assert_same(weights(tmp_path / "run"), weights(tmp_path / "whole"))
 
 
-LONG = "x" * 5000
+HUGE = "x" * 5000
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("run", LONG), ("check", "a" * 300), ("run", "CONFIG", f"task.train={LONG}"), ("run", "CONFIG", f"run={LONG}"),
-        ("run", "CONFIG", f"store.path={LONG}"), ("run", "CONFIG", f"encoder.name={LONG}"), ("predict", LONG),
-        ("predict", "x", "--text", "a", "--file", LONG), ("report", LONG), ("report", "x", "--to", LONG),
-        ("evaluate", LONG), ("evaluate", "CONFIG", "--kit", LONG), ("tasks", "--data", LONG),
-        ("kit", LONG, "--to", "x"), ("heads", "--encoder", LONG), ("store", "ls", LONG), ("fit", LONG),
-        ("store", "export", "x", "--hdf5", LONG), ("fit", "x.csv", "--to", LONG), ("ensemble", LONG, "a", "b"),
-        ("features", "CONFIG", "--to", LONG), ("reproduce", "2020-spans", "--to", LONG),
-        ("reproduce", "2020-spans", "--data", LONG), ("fit", "~nobody_here/a.csv"),
+        ("run", HUGE), ("check", "a" * 300), ("run", "CONFIG", f"task.train={HUGE}"), ("run", "CONFIG", f"run={HUGE}"),
+        ("run", "CONFIG", f"store.path={HUGE}"), ("run", "CONFIG", f"encoder.name={HUGE}"), ("predict", HUGE),
+        ("predict", "x", "--text", "a", "--file", HUGE), ("report", HUGE), ("report", "x", "--to", HUGE),
+        ("evaluate", HUGE), ("evaluate", "CONFIG", "--kit", HUGE), ("tasks", "--data", HUGE),
+        ("kit", HUGE, "--to", "x"), ("heads", "--encoder", HUGE), ("store", "ls", HUGE), ("fit", HUGE),
+        ("store", "export", "x", "--hdf5", HUGE), ("fit", "x.csv", "--to", HUGE), ("ensemble", HUGE, "a", "b"),
+        ("features", "CONFIG", "--to", HUGE), ("reproduce", "2020-spans", "--to", HUGE),
+        ("reproduce", "2020-spans", "--data", HUGE), ("fit", "~nobody_here/a.csv"),
     ],
     ids=lambda words: " ".join(word[:14] for word in words),
 )  # fmt: skip

@@ -152,6 +152,7 @@ def test_cards_contain_the_text_of_the_about_file(kit: Path, command: Command, t
     for text, message in (
         ("sst2 = 1\n", "expected lines such as"),
         ("sst2 =\n", "is not valid TOML"),
+        ("sst2 = " + "[" * 100_000, "it is nested too deeply"),
         (None, "no such file"),
     ):
         about.unlink(missing_ok=True) if text is None else about.write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ from tests.reliability.judging import judge
 from tests.reliability.nasty import mutate, nasty_text, nasty_value
 from tests.reliability.trials import Outcome
 
-NAME, TRIALS, SLICE = "configs", 6000, 350
+NAME, TRIALS, SLICE = "configs", 6000, 250
 ABOUT = "Every setting with odd values, damaged config files, and tables of heads, ensembles and search spaces."
 CONFIGS = Path(__file__).parents[2] / "configs"
 CASES = ("override", "Python value", "config file", "heads", "ensembles", "search space")

@@ -24,7 +24,7 @@ from tests.reliability.judging import judge
 from tests.reliability.nasty import mutate, nasty_text
 from tests.reliability.trials import Outcome
 
-NAME, TRIALS, SLICE = "data_files", 5000, 350
+NAME, TRIALS, SLICE = "data_files", 4000, 120
 ABOUT = "CSV, TSV, JSON lines, SQuAD JSON, GLUE and Parquet files, compressed or not, with mistakes of every kind."
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FORMATS = ("csv", "tsv", "jsonl", "squad", "glue", "parquet", "txt", "bomb")

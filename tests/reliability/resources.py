@@ -16,7 +16,7 @@ from bertvision.disk import write_json, writing_folder
 from tests.reliability.judging import judge, resident
 from tests.reliability.trials import Outcome
 
-NAME, TRIALS, SLICE = "resources", 150, 12
+NAME, TRIALS, SLICE = "resources", 150, 8
 ABOUT = "20,000 rows and 50 reloads; writes on a disk that is full, read-only or vanishes at any step."
 ROWS, RELOADS = 20_000, 50
 FLAT = 60

@@ -104,7 +104,7 @@ def test_whole_numbers_are_accepted_as_floats() -> None:
         ("finetune.lr=nan", "above 0"),
         ("finetune.epochs=-1", "at least 0"),
         ("finetune.epochs=inf", "at most 10,000"),
-        ("train.lr=inf", "less than 1,000"),
+        ("train.lr=inf", "less than 3e+38"),
         ("train.batch_rows=0", "at least 1"),
         ("train.clip=0", "above 0"),
         ("data.hold_out=1", "less than 1"),

@@ -233,7 +233,7 @@ def _table_width() -> int | None:
     if sys.stdout.isatty():
         return None
     columns = os.environ.get("COLUMNS", "")
-    return int(columns) if columns.isdecimal() and int(columns) else 200
+    return int(columns) if columns.isdecimal() and len(columns) < 6 and int(columns) else 200
 
 
 def _column_widths(table: Table) -> list[int]:

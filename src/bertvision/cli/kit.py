@@ -45,15 +45,15 @@ def kit(
 
 
 def _read_about(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
     from bertvision.disk import parse_toml, read_bytes
 
+    if path is None:
+        return {}
     data = read_bytes(path)
     if data is None:
         raise UserError(f"--about {path}: there is no such file.")
     try:
-        found = parse_toml(data.decode())
+        found = parse_toml(data.decode("utf-8-sig"))
     except ValueError as error:
         raise UserError(f"--about {path} is not valid TOML: {error}.") from None
     if not all(isinstance(text, str) for text in found.values()):

@@ -9,6 +9,7 @@ import dataclasses
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict
 
@@ -121,8 +122,14 @@ def default_reads(name: str, ways: Iterable[str]) -> list[str]:
 
 def setting_types(head: str) -> dict[str, Any]:
     """Return the type of each of a head's settings, by name."""
-    hints = typing.get_type_hints(HEADS[head].Config)
-    return {item.name: hints[item.name] for item in dataclasses.fields(HEADS[head].Config)}
+    config: Any = HEADS[head].Config
+    return _types_of(config)
+
+
+@cache
+def _types_of(config: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(config)
+    return {item.name: hints[item.name] for item in dataclasses.fields(config)}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bertvision.kinds import Predictions, kind_in
 from bertvision.models.folder import FILE, FOLDER_NAMES, FORMAT, TFIDF_FOLDER, TUNED
 from bertvision.models.tfidf import Tfidf
 from bertvision.pipeline.folder import ENCODER, check_format
-from bertvision.pipeline.predict import Predictor
+from bertvision.pipeline.predict import Predictor, check_choice
 from bertvision.progress import Reporter
 
 SPAN_ALIASES = {"last_linear": ENCODER}
@@ -57,6 +57,7 @@ class FittedPredictor(Predictor):
     load_encoder = staticmethod(shared_encoder)
 
     def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
+        check_choice(head)
         self.facts = read_facts(as_path(folder, "the model's folder"))
         self._tfidf: Tfidf | None = None
         tuned, epochs = self.facts.get("tuned"), None

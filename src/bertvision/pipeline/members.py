@@ -34,7 +34,7 @@ from bertvision.heads import (
     setting_types,
 )
 from bertvision.kinds import KINDS, LABEL, Kind
-from bertvision.pipeline.begin import find_begun_read, find_folder, name_begin, read_begin
+from bertvision.pipeline.begin import Begin, find_begun_read, find_folder, name_begin, read_begin
 from bertvision.settings import convert, describe_type, out_of_range
 from bertvision.tasks.config import target_kind
 
@@ -47,6 +47,8 @@ MEMBER: dict[str, Any] = {**TRAINING, "begin": str | None}
 RESERVED = ("encoder", "baseline")
 MOST_MEMBERS = 10_000
 """Of a run. Settings that multiply (lists, seeds) are counted before members are built."""
+MOST_MISTAKES = 100
+"""Nobody reads more at once."""
 NAME = re.compile(r"[^\W\d_][\w.-]*")
 
 
@@ -109,9 +111,15 @@ def find_head_mistakes(config: RunConfig) -> list[str]:
     try:
         # Default [train] settings: a mistake there is reported once, not once per head.
         train = TrainConfig(seeds=config.train.seeds)
-        build_members(entries, train, config.seed, target_kind(config.task) or LABEL)
+        count = len(build_members(entries, train, config.seed, target_kind(config.task) or LABEL))
     except ConfigError as error:
         return error.mistakes
+    passes = len(set(config.train.snapshots or [0.0]))
+    if count * passes > MOST_MEMBERS:
+        return [
+            f"{count:,} heads on {passes:,} snapshots ('train.snapshots') are more than {MOST_MEMBERS:,} to train: try "
+            "fewer at a time."
+        ]
     return []
 
 
@@ -130,6 +138,7 @@ class _Builder:
         self.train, self.seed, self.kind, self.encoder = train, seed, kind, encoder
         self.mistakes: list[str] = []
         self.count = 0
+        self.begins: dict[str, Begin] = {}
         self.tried: set[str] = set()
         """Names of members that try one of several ways of reading."""
 
@@ -138,7 +147,11 @@ class _Builder:
         for table in tables:
             for name in as_list(table["head"]):
                 points, varied = self._expand(name, table)
-                found = [self._build_member(name, point, varied) for point in points]
+                found: list[MemberConfig | None] = []
+                for point in points:
+                    if len(self.mistakes) >= MOST_MISTAKES:
+                        return members
+                    found.append(self._build_member(name, point, varied))
                 members += [member for member in found if member is not None]
                 if "read" in varied and "read" not in table:
                     self.tried |= {member.name for member in found if member is not None}
@@ -275,7 +288,9 @@ class _Builder:
             return member
         folder = find_folder(member.begin)
         try:
-            found = read_begin(folder)
+            if member.begin not in self.begins:  # a grid begins with the same weights many times
+                self.begins[member.begin] = read_begin(folder)
+            found = self.begins[member.begin]
         except UserError as error:
             self.mistakes.append(
                 f"head '{name}': `begin` = '{member.begin}': {error} Give the folder of a trained head: "

@@ -15,7 +15,7 @@ from bertvision.data.windows import Features, build_features
 from bertvision.disk import damaged, read_stamp
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import load_encoder
-from bertvision.errors import UserError
+from bertvision.errors import UserError, shorten
 from bertvision.heads import Head, Target, load_head
 from bertvision.heads.base import CONFIG
 from bertvision.kinds import Decoding, Predictions
@@ -26,6 +26,7 @@ from bertvision.pipeline.folder import ENCODER
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
 from bertvision.pipeline.stamps import EncoderStamp, HeadStamp
 from bertvision.progress import Reporter
+from bertvision.settings import MOST_EPOCHS
 from bertvision.tables import counted
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.config import files_columns
@@ -43,6 +44,7 @@ class Predictor:
     ) -> None:
         """`head` names a head or an ensemble, or is "encoder" for the encoder alone (default: the run's best model on
         held-out data). A name without a seed selects the best seed."""
+        check_choice(head, epochs)
         self.run, self.reporter = FinishedRun(folder), reporter or Reporter()
         self.task, config = self.run.task, self.run.settings
         self.task_config, self.data, self.evaluate = config.task, config.data, config.evaluate
@@ -192,6 +194,14 @@ class Predictor:
         if found.shape != self.encoder.shape or found.target != Target(self.task.kind, len(self.task.labels)):
             raise damaged(self.folder.head(self.epochs, name) / CONFIG, "it is a head for another encoder or task")
         return found.to(self.machine.device)
+
+
+def check_choice(head: Any, epochs: Any = None) -> None:
+    """Raise UserError for what can be no model of a run."""
+    if head is not None and not isinstance(head, str):
+        raise UserError(f"head must be the name of a model, or None, not {shorten(head)}.")
+    if epochs is not None and (not isinstance(epochs, int | float) or not 0 <= epochs <= MOST_EPOCHS):
+        raise UserError(f"epochs must be a number from 0 to {MOST_EPOCHS:,}, or None, not {shorten(epochs)}.")
 
 
 def _choose(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[Model, str]:

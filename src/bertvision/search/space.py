@@ -37,7 +37,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 """Default spaces, by position: where a head predicts."""
-MOST_COMBINATIONS = 2000  # per head, of settings checked before the search
+MOST_COMBINATIONS = 2000  # of settings checked before the search, divided among the heads
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def _value_mistakes(config: RunConfig) -> list[str]:
     kind = target_kind(config.task) or LABEL
     for number, (head, own) in enumerate(space.heads.items()):
         combinations = itertools.product(*([(key, value) for value in end_values(entry)] for key, entry in own.items()))
-        points = [dict(point) for point in itertools.islice(combinations, MOST_COMBINATIONS)]
+        points = [dict(point) for point in itertools.islice(combinations, 1 + MOST_COMBINATIONS // len(space.heads))]
         if number == 0:
             points += [{key: value} for key, entry in space.training.items() for value in end_values(entry)]
         for point in points:

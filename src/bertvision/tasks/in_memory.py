@@ -44,7 +44,8 @@ def rows_of_columns(columns: Mapping[str, list[Any]]) -> Iterator[Row]:
 def rows_of_frame(frame: Any) -> Iterator[Row]:
     """Rows of a pandas or polars data frame."""
     if not hasattr(frame, "columns"):
-        raise UserError(f"expected a data frame, found {type(frame).__name__}. Pass lists of texts and labels instead.")
+        found = "None" if frame is None else type(frame).__name__
+        raise UserError(f"expected a data frame, found {found}. Pass lists of texts and labels instead.")
     names = list(frame.columns)
     if len(set(names)) < len(names):
         raise UserError(f"two columns of the data frame have the same name: {list_names(list(map(str, names)), 300)}.")

@@ -20,6 +20,7 @@ MAX_LENGTH = 384
 SPAN_METRICS = ("f1", "exact")
 ANSWERABLE_METRICS = ("accuracy", "f1_no_answer", "f1_has_answer")
 ANSWERABLE_LABELS = ("no_answer", "has_answer")
+TYPES = {list: "a list", str: "a text", int: "a whole number"}
 
 
 def read_squad(path: Path) -> list[Example]:
@@ -112,9 +113,9 @@ def _check_possible(is_impossible: Any, answers: tuple[Answer, ...], place: str)
 def _field(value: Any, key: str, kind: type, place: str) -> Any:
     """Return value[key], which must have the expected type; errors name the location in the document."""
     if not isinstance(value, Mapping):
-        raise UserError(f"{place}: expected an object with '{key}' (SQuAD format), found {type(value).__name__}.")
+        raise UserError(f"{place}: expected an object with '{key}' (SQuAD format), found {shorten(value)}.")
     if key not in value:
         raise UserError(f"{place}: '{key}' is missing; found {list_names(list(map(str, value)), 300) or 'nothing'}.")
     if not isinstance(value[key], kind) or isinstance(value[key], bool):
-        raise UserError(f"{place}: '{key}' must be of type {kind.__name__}, found {type(value[key]).__name__}.")
+        raise UserError(f"{place}: '{key}' must be {TYPES[kind]}, found {shorten(value[key])}.")
     return value[key]

@@ -71,6 +71,7 @@ def test_other_system_errors_are_user_errors_that_name_them(tmp_path: Path, monk
     monkeypatch.setattr(writing.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(errno.EIO, "bad disk")))
     with pytest.raises(UserError, match="Input/output error.*check the disk"):
         write_text(tmp_path / "a", "x")
+    monkeypatch.undo()
     with pytest.raises(UserError, match="File name too long"):
         write_text(tmp_path / ("a" * 300), "x")
 

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from tiny_encoders import say_how_to_read
 
-from bertvision.config import TrainConfig
+from bertvision.config import RunConfig, TrainConfig
 from bertvision.encoder.states import StateShape
 from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, MemberConfig, Target, build_head, list_presets, load_head, outline_head, save_head
 from bertvision.kinds import LABEL, SPAN, Kind
-from bertvision.pipeline.members import build_members
+from bertvision.pipeline.members import build_members, find_head_mistakes
+from bertvision.tasks import TaskConfig
 
 TRAIN = TrainConfig(lr=0.5, epochs=3, schedule="constant", warmup=0.2, decay=0.1, clip=2.0, batch_rows=4)
 
@@ -101,7 +102,7 @@ def test_different_numbers_give_different_names_without_a_plus() -> None:
     assert [member.name for member in seeds[1:]] == [
         "adapter_seed20240101", "adapter_seed20240102", "adapter_lr0.3", "adapter_lr0.3000001",
     ]  # fmt: skip
-    assert members_of({"head": "adapter", "clip": 1e6})[-1].name == "adapter_clip1e06"
+    assert members_of({"head": "adapter", "lr": 1e6})[-1].name == "adapter_lr1e06"
     assert members_of({"head": "adapter", "clip": "none"})[-1].name == "adapter_no_clip"
 
 
@@ -153,13 +154,13 @@ def test_all_mistakes_of_all_heads_are_shown_at_once() -> None:
         ({"lr": "fast"}, "a number"),
         ({"lr": 0}, "`lr` must be above 0"),
         ({"lr": float("nan")}, "`lr` must be above 0"),
-        ({"lr": float("inf")}, "`lr` must be above 0 and less than 1,000"),
+        ({"lr": float("inf")}, "`lr` must be above 0 and less than 3e+38"),
         ({"epochs": 0}, "`epochs` must be at least 1"),
         ({"epochs": 1.5}, "a whole number"),
         ({"schedule": "cosine"}, "choose from constant, linear"),
         ({"warmup": 1.0}, "`warmup` must be from 0 to less than 1"),
-        ({"decay": -0.1}, "`decay` must be from 0 to less than 1,000"),
-        ({"decay": float("inf")}, "`decay` must be from 0 to less than 1,000"),
+        ({"decay": -0.1}, "`decay` must be from 0 to less than 3e+38"),
+        ({"decay": float("inf")}, "`decay` must be from 0 to less than 3e+38"),
         ({"clip": 0}, "`clip` must be above 0"),
         ({"seed": -1}, "`seed` must be at least 0"),
     ],
@@ -273,12 +274,21 @@ def test_members_are_counted_before_they_are_built() -> None:
         build_members(["adapter", "mlp"], TrainConfig(seeds=9000), 0, LABEL)
 
 
+def test_heads_are_counted_on_every_snapshot() -> None:
+    snapshots = [number / 1000 for number in range(1, 1000)]
+    config = RunConfig(
+        TaskConfig("rte"), heads=[{"head": "adapter", "seeds": 11}], train=TrainConfig(snapshots=snapshots)
+    )
+    (found,) = find_head_mistakes(config)  # and the control: 12 heads
+    assert found.startswith("12 heads on 999 snapshots ('train.snapshots') are more than 10,000 to train")
+
+
 def test_ten_thousand_members_are_built() -> None:
     found = build_members([{"head": "last_linear", "seeds": 10_000}], TRAIN, 0, LABEL)
     assert len(found) == 10_000 and found[-1].seed == 9999
 
 
-@pytest.mark.parametrize("setting", ["size", "lr", "epochs", "seed", "decay", "warmup"])
+@pytest.mark.parametrize("setting", ["size", "epochs", "seed", "warmup"])
 def test_every_number_of_a_head_has_an_upper_bound(setting: str) -> None:
     (found,) = mistakes_of({"head": "adapter", setting: 99_999_999_999})
     assert f"`{setting}` must be" in found and ("at most" in found or "less than" in found)
