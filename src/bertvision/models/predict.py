@@ -119,8 +119,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
     found = read_json(path, Facts)
     if found is None:
         raise UserError(f"'{folder}' is not a fitted model: it has no {FILE}. `bertvision fit` creates one.")
-    stated = found.get("format")
-    check_format(folder, stated if isinstance(stated, int) else 0, FORMAT, "fit the model again")
+    if isinstance(stated := found.get("format"), int):
+        check_format(folder, stated, FORMAT, "fit the model again")
     try:
         facts = fit(found, FittedFile)
         fit(facts["trust"], kind_in(path, facts["kind"]).trust_form)

@@ -131,6 +131,20 @@ class ShardFile(TypedDict):
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
 
 
+class IdentityFile(TypedDict):
+    """What is read of an identity; it is compared as a whole."""
+
+    parts: NotRequired[list[str]]
+    layers: NotRequired[list[int]]
+    dtype: NotRequired[str]
+
+
+class DescribedFile(TypedDict):
+    """The parts of both files that are kept as they are."""
+
+    identity: IdentityFile
+
+
 class ManifestFile(TypedDict):
     """manifest.json."""
 
@@ -297,9 +311,10 @@ def unseal(data: bytes, where: str) -> dict[str, Any]:
         raise damaged_file(where, error) from None
 
 
-def fit_file(value: Any, form: type[Form], where: str) -> Form:
+def fit_file(value: dict[str, Any], form: type[Form], where: str) -> Form:
     """The contents of a store's file, if they have the given form. Else raise DamagedError."""
     try:
+        disk.fit(value, DescribedFile)
         return disk.fit(value, form)
     except ValueError as error:
         raise damaged_file(where, error) from None
