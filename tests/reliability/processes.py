@@ -222,7 +222,8 @@ class Cold(Running):
         with self.err.open("w") as err:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "bertvision", *words],
-                cwd=made.work, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+                cwd=made.work, preexec_fn=_heed_signals, env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
             )  # fmt: skip
         self.process = self.popen.pid
 
@@ -238,6 +239,7 @@ def fork(made: Made, words: tuple[str, ...], patch: "Counting | None" = None, na
         return Running(process, err)
     code = 70
     try:
+        _heed_signals()
         handle = os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(handle, 1)
         os.dup2(handle, 2)
@@ -258,6 +260,12 @@ def fork(made: Made, words: tuple[str, ...], patch: "Counting | None" = None, na
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def _heed_signals() -> None:
+    """Shells start commands in the background with signals that are ignored, and processes inherit that."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 
 def _temporary(made: Made) -> Path:

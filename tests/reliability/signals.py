@@ -15,6 +15,7 @@ TRIALS, SLICE = 150, 9
 SENTENCES = {signal.SIGINT: "Interrupted.", signal.SIGTERM: "Terminated.", signal.SIGHUP: "Terminated."}
 RESUMES = ("run", "finetune", "encode", "train", "train on a store", "search", "evaluate")
 TOGETHER = ("run", "train", "train on a store", "finetune", "search", "fit again", "kit", "report", "encode in parts")
+ENDED = "ended before"
 KEPT = "Interrupted: "
 """`fit` goes on after Ctrl-C, with the best model so far."""
 prepare = processes.prepare
@@ -33,11 +34,14 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
     run = Cold(made, CASES[name].words) if is_cold else fork(made, CASES[name].words)
     time.sleep(moment)
     code = run.poll()
-    if code is None:
+    is_sent = code is None
+    if is_sent:
         run.send(number)
         code = run.wait()
     said, case = run.said(), f"{signal.Signals(number).name}, {'cold start' if is_cold else 'fork'}"
     result = _judge(name, number, code, said, moment)
+    if result == ENDED and is_sent and KEPT not in said:
+        result = "ended meanwhile"
     detail = f"{name}, {case} after {moment:.3f} s: exit {code}: {said[-600:]}"
     if not result:
         return Outcome(case, "wrong end", False, detail)
@@ -50,10 +54,10 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
 def _judge(name: str, number: int, code: int | None, said: str, moment: float) -> str:
     """How a command ended, in words; '' if it ended as no command should."""
     if code == 0:
-        return "ended before"
-    is_early = moment < 0.2 and "/bertvision/" not in said
-    if code in (-number, 130 if number == signal.SIGINT else -number) and is_early and SENTENCES[number] not in said:
-        return "before our first line"  # Python itself was starting
+        return ENDED
+    is_early = moment < 1 and "/bertvision/" not in said and SENTENCES[number] not in said
+    if is_early and code in ((-number, 1, 130) if number == signal.SIGINT else (-number,)):
+        return "before our first line"  # Python itself was starting, which ends in its own way
     lines = [line for line in said.splitlines() if SENTENCES[number] in line and KEPT not in line]
     saved = " Progress is saved: run the same command again to resume."
     expected = {SENTENCES[number], SENTENCES[number] + (saved if name.split(",")[0] in RESUMES else "")}
