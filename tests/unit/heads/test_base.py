@@ -45,7 +45,7 @@ def change(folder: Path, *path: str, value: Any) -> None:
         (("target", "kind"), "grade", "there is no kind of target 'grade'"),
         (("target",), None, "target: expected `object`, got `null`"),
         (("member", "head"), "../adapter", "there is no head"),
-        (("member", "settings", "size"), 10**6, "its weights are not those of the head"),
+        (("member", "settings", "size"), 10**5, "its weights are not those of the head"),
         (("member", "settings", "size"), "4", "`size` must be a whole number"),
         (("member", "settings", "sise"), 4, "no setting 'sise'"),
         (("member", "settings", "size"), -4, "`size` must be at least 1"),
