@@ -24,15 +24,15 @@ def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
 def test_only_the_newest_is_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "stamp", 100)
     for step in (9, 10, 1_000):
-        checkpoints.save(step, TENSORS, {})
+        checkpoints.save(step, TENSORS, {"seconds": 1.0})
     assert [path.name for path in tmp_path.iterdir()] == ["step_000001000"]
 
 
 def test_checkpoints_of_other_settings_are_ignored_and_removed_by_the_next_save(tmp_path: Path) -> None:
-    Checkpoints(tmp_path, "other", 100).save(50, TENSORS, {})
+    Checkpoints(tmp_path, "other", 100).save(50, TENSORS, {"seconds": 1.0})
     mine = Checkpoints(tmp_path, "stamp", 100)
     assert mine.load() is None
-    mine.save(3, TENSORS, {})
+    mine.save(3, TENSORS, {"seconds": 1.0})
     found = mine.load()
     assert found is not None and found.step == 3 and len(list(tmp_path.iterdir())) == 1
 
@@ -42,14 +42,14 @@ def test_a_failed_save_leaves_the_previous_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     checkpoints = Checkpoints(tmp_path, "stamp", 100)
-    checkpoints.save(3, TENSORS, {})
+    checkpoints.save(3, TENSORS, {"seconds": 1.0})
 
     def fail(*args: object, **facts: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, failing, fail)
     with pytest.raises(KeyboardInterrupt):
-        checkpoints.save(4, TENSORS, {})
+        checkpoints.save(4, TENSORS, {"seconds": 1.0})
     found = checkpoints.load()
     assert found is not None and found.step == 3 and len(list(tmp_path.iterdir())) == 1
 
@@ -63,14 +63,14 @@ def test_a_checkpoint_is_due_after_the_interval_and_not_again_immediately(
     assert not checkpoints.is_due()
     now[0] += 60
     assert checkpoints.is_due()
-    checkpoints.save(1, TENSORS, {})
+    checkpoints.save(1, TENSORS, {"seconds": 1.0})
     assert not checkpoints.is_due()
 
 
 def test_clearing_removes_all_checkpoints(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "c", "stamp", 100)
     checkpoints.clear()
-    checkpoints.save(1, TENSORS, {})
+    checkpoints.save(1, TENSORS, {"seconds": 1.0})
     checkpoints.clear()
     assert checkpoints.load() is None and not (tmp_path / "c").exists()
 
@@ -82,7 +82,7 @@ def test_stripping_a_prefix_returns_only_its_names() -> None:
 
 def test_a_transposed_tensor_can_be_saved(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, "stamp", 100)
-    checkpoints.save(1, {"t": torch.arange(6.0).reshape(2, 3).T}, {})
+    checkpoints.save(1, {"t": torch.arange(6.0).reshape(2, 3).T}, {"seconds": 1.0})
     found = checkpoints.load()
     assert found is not None and found.tensors["t"].tolist() == [[0, 3], [1, 4], [2, 5]]
 

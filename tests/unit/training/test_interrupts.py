@@ -11,14 +11,14 @@ from bertvision.training.checkpoint import held_interrupts
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_interrupt_is_only_recorded(number: int) -> None:
+def test_the_first_interrupt_is_only_recorded_and_raised_at_the_end(number: int) -> None:
     done = []
-    with held_interrupts() as asked:
+    with pytest.raises(KeyboardInterrupt) as raised, held_interrupts() as asked:
         assert asked == []
         os.kill(os.getpid(), number)
         done.append("the step is finished")
         assert asked == [number]
-    assert done
+    assert done and isinstance(raised.value, Terminated) == (number != signal.SIGINT)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
