@@ -105,8 +105,8 @@ def strip_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def held_interrupts() -> Iterator[list[int]]:
     """Inside this context, the first signal to end is only added to the yielded list; a second one raises at once.
 
-    The training loop checks the list after each step, saves a checkpoint and raises `interruption(*list)`. A signal that
-    comes after its last check is raised at the end of the context.
+    The training loop checks the list after each step, saves a checkpoint and raises `interruption(*list)`. A signal
+    that comes after its last check is raised at the end of the context.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
