@@ -81,7 +81,7 @@ def report(made: Made, said: Listener) -> Any:
 
     run = FinishedRun(made.folder("run"))
     found = report_values(build_report(run, said))
-    if run.lost_lines:
+    if run.log.lost:
         said.say("metrics.jsonl: lines are damaged")  # as make_report does
     return repr(found)
 

@@ -121,7 +121,8 @@ from bertvision.encoder.loading import identify
 from bertvision.errors import UserError
 from bertvision.kits.kit import Kit
 from bertvision.pipeline.predict import Predictor
-from bertvision.disk import mark_done, write_json, write_sealed
+from bertvision.disk import mark_done, read_json, write_json, write_sealed
+from bertvision.pipeline.begin import SHIPPED
 folder, kit = Path(sys.argv[1]) / "run", Path(sys.argv[1]) / "kit"
 encoder = folder / "snapshots" / "epoch_0" / "encoder"
 encoder.mkdir(parents=True)
@@ -136,8 +137,7 @@ task = {"name": "rte", "kind": "label", "metrics": ["accuracy"], "labels": ["a",
         "max_length": 48, "source": "", "takes_pairs": True}
 write_sealed(folder / "task.json", task)
 kit.mkdir()
-facts = {"name": "kit", "encoder": "some/encoder", "encoder_stamp": "0", "layers": None, "tasks": {"rte": {}}}
-write_sealed(kit / "kit.json", facts)
+write_sealed(kit / "kit.json", {**read_json(SHIPPED / "default" / "kit.json"), "encoder": "some/encoder"})
 for load in (lambda: Predictor(folder, "encoder"), lambda: Kit(kit)):
     try:
         load()

@@ -31,11 +31,23 @@ LOCK, REPORT_LOCK = ".lock", ".lock-report"
 LOCKS = (LOCK, REPORT_LOCK)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of file systems that have no locks."""
+DISK = (
+    errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOENT, errno.EEXIST, errno.ENOTDIR,
+)  # fmt: skip
+"""Errors of the disk, which `clear_disk_errors` explains."""
 UNKNOWN = "it does not say which"
 PAUSE, TURN = 0.2, 20.0
 """Seconds between two attempts while waiting, and of a turn of attempts, after which processes of one launch agree."""
 Found = str | UserError | None
 """Who holds a lock, or why it can't be taken; None if it was taken."""
+
+
+class _NoLockError(Exception):
+    """The system refused the lock itself, for another reason than that it is held."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -129,9 +141,14 @@ class _Lock:
                 except FileNotFoundError:  # another process has just removed the folder, which was empty
                     self._make_folder()
                     lock.acquire()
+                except OSError as error:
+                    if isinstance(error, Timeout) or error.errno in DISK:
+                        raise
+                    raise _NoLockError(error) from None
         except Timeout:
             return False
-        except OSError as error:
+        except _NoLockError as found:
+            error = found.error
             if place.is_inside and error.errno not in NO_LOCKS:
                 reason = error.strerror or error
                 raise UserError(f"{place.file} can't be used as a lock ({reason}): remove it.") from None

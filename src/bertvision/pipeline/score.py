@@ -203,6 +203,8 @@ def _model_row(group: Group, split: str, columns: list[Figure]) -> list[str]:
 
 def expected_note(run: FinishedRun) -> list[str]:
     """A note on thresholds that were not chosen for the share of unanswerable questions in training."""
+    if not run.folder.file("config.json").is_file():  # scores that are in no folder
+        return []
     share = run.settings.evaluate.unanswerable
     if share is None:
         return []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tiny_reports import TinyRun
 
-from bertvision.kinds import SPAN
+from bertvision.kinds import LABEL, SCORE, SPAN
 from bertvision.papers.beside import build_report, build_table, describe, measure
 from bertvision.papers.published import Line, PaperTable
 from bertvision.pipeline.finished import FinishedRun
@@ -63,7 +63,7 @@ def test_a_model_that_the_run_lacks_has_no_score(spans: FinishedRun) -> None:
 def test_rows_with_different_metrics_get_a_column_for_the_metric(tmp_path: Path) -> None:
     runs = {}
     for name, metrics in (("first_cola", ("matthews",)), ("first_stsb", ("pearson", "spearman"))):
-        run = TinyRun(tmp_path / name, metrics=metrics)
+        run = TinyRun(tmp_path / name, SCORE if "pearson" in metrics else LABEL, metrics=metrics)
         run.add("encoder", 1.0, scores={split: {key: 50.0 for key in metrics} for split in ("dev", "held_out")})
         for head, score in (("adapter_8", 60.0), ("adapter_16", 61.0)):
             run.add(head, 1.0, scores={split: {key: score for key in metrics} for split in ("dev", "held_out")})

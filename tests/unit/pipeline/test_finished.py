@@ -292,7 +292,8 @@ def test_a_model_or_split_whose_name_is_a_path_is_refused(tmp_path: Path, name: 
         holder = models if what == "model" else models["encoder"]["scores"]
         holder[name] = holder["learned_pooling" if what == "model" else "dev"]
         write_sealed(run.folder.path / "scores.json", scores)
-        with pytest.raises(UserError, match=rf"a {what}'s name in .*scores\.json can't be the name of a folder"):
+        reason = f"a {what}'s name in .*scores\\.json can't be the name of a folder" if name else "is damaged"
+        with pytest.raises(UserError, match=reason):
             FinishedRun(run.folder.path).models()
 
 
@@ -334,7 +335,7 @@ def test_damaged_lines_of_the_log_are_left_out_and_counted(tmp_path: Path) -> No
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"number": 2', b'"number": 7') + b'{"time": 1, "eve')
     found = FinishedRun(tmp_path, {})
-    assert [line["number"] for line in found.log] == [0, 1, 3] and found.lost_lines == 2
+    assert len(found.log.lines) == 3 and found.log.lost == 2
 
 
 def test_a_log_behind_a_link_is_not_written(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_mistakes_in_a_method_are_shown_with_the_others() -> None:
     found = " ".join(caught.value.mistakes)
     assert len(caught.value.mistakes) == 4 and "did you mean 'lora'?" in found
     assert "'finetune.lora_rank' must be at least 1, not 0." in found
-    assert "'finetune.lora_alpha' must be above 0, not 0.0." in found
+    assert "'finetune.lora_alpha' must be above 0 and less than 1,000,000, not 0.0." in found
 
 
 @pytest.fixture

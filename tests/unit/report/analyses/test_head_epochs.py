@@ -139,8 +139,8 @@ def test_dev_scores_by_epoch_stand_beside_the_encoder_alone(tmp_path: Path) -> N
     ]  # fmt: skip
     # Of the head's three epochs (the control does not count), two are above 70.
     assert block.sentences == [
-        "After 2 of 3 epochs of the heads together, accuracy on dev is above that of the encoder alone (70.00). It "
-        "ranges from 69.00 to 74.00.",
+        "The heads have 3 epochs together. After 2 of them, accuracy on dev is above that of the encoder alone "
+        "(70.00). It ranges from 69.00 to 74.00.",
         "These scores were used for no choice.",
     ]
     levels = [row for row in drawn(block) if row.get("model") == "encoder alone"]

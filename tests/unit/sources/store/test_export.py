@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_leaves_no_file(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with pytest.raises(UserError, match="File too large"):
             export_hdf5(store, tmp_path / "states.h5")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
