@@ -148,9 +148,8 @@ class _Lock:
         except Timeout:
             return False
         except _NoLockError as found:
-            error = found.error
-            if place.is_inside and error.errno not in NO_LOCKS:
-                reason = error.strerror or error
+            reason = found.error.strerror or found.error
+            if place.is_inside and found.error.errno not in NO_LOCKS:
                 raise UserError(f"{place.file} can't be used as a lock ({reason}): remove it.") from None
             return self._go_without()
         except UserError:
