@@ -29,8 +29,8 @@ _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 OWNERS = {
     "model.json": "fit the model again",
     "kit.json": "build the kit again (`bertvision kit`)",
-    "task.json": "run `bertvision run {folder}`",
-    "environment.json": "run `bertvision run {folder}`",
+    "task.json": "run `bertvision run {folder}` to write it again",
+    "environment.json": "run `bertvision run {folder}` to write it again",
 }
 """A file that shows what a folder is, and how to make the folder's files again."""
 
@@ -61,7 +61,7 @@ def repair_of(path: Path) -> str:
     for folder in list(path.absolute().parents)[:7]:
         for name, advice in OWNERS.items():
             if os.path.isfile(folder / name):
-                return f"restore it, or {advice.format(folder=folder)} to write it again."
+                return f"restore it, or {advice.format(folder=folder)}."
     return "restore it, or write it again with the command that made it."
 
 
