@@ -408,7 +408,8 @@ NOTE = (
     "decayed, four of the papers' heads were run, none with kernels along tokens. Answerability was run at 5e-5 only. "
     "Not measured: the kept files lack what the claim needs; the scores behind the verdicts say which run would "
     "measure it. BERT is our encoder, and the control is a linear layer on the last layer, trained like the heads. "
-    "Rows that begin with … are claims of our own."
+    "The ensembles were scored when maxima were still rescaled in each window, which changes few answers. Rows that "
+    "begin with … are claims of our own."
 )
 
 
