@@ -7,6 +7,7 @@ before the command begins: there is no state yet, and half an import can fail in
 This module imports next to nothing: it is the first to be loaded.
 """
 
+import atexit
 import os
 import signal
 import sys
@@ -65,6 +66,13 @@ def listen() -> None:
     except ValueError:  # not in the main thread, which alone gets signals
         return
     sys.unraisablehook = _report_unraisable
+    atexit.register(_ignore)  # the first that is registered runs last
+
+
+def _ignore() -> None:
+    """The command has ended. Python drops the handlers while it shuts down, and a signal would kill it then."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_now(number: int) -> "NoReturn":

@@ -75,3 +75,14 @@ def test_an_ignored_signal_stays_ignored() -> None:
 def test_signals_other_than_ctrl_c_are_terminations() -> None:
     assert not isinstance(interruption(), Terminated) and isinstance(interruption(signal.SIGTERM), Terminated)
     assert issubclass(Interrupted, KeyboardInterrupt)
+
+
+def test_after_the_command_a_signal_changes_nothing() -> None:
+    code = (
+        "import atexit, os, signal\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"  # runs after what is registered later
+        "from bertvision import interrupts\n"
+        "interrupts.listen()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
