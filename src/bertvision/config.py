@@ -33,7 +33,7 @@ from bertvision.tasks.text_files import plain_stem, reading_up_to
 
 SCHEDULES = ("linear", "constant")
 MOST_LENGTH, MOST_BATCH, MOST_TOKENS = 1_000_000, 1_000_000, 100_000_000
-MOST_ROWS, MOST_MEGABYTES = 10**9, 10**7
+MOST_ROWS, MOST_MB = 10**9, 10**7
 MOST_SEEDS = 10_000
 """Also of the members of a run: `pipeline.members.MOST_MEMBERS`."""
 MOST_TRIED = 100_000
@@ -238,10 +238,10 @@ class StoreConfig:
         choices=("tokens", "cls", "mean", "max", "deviation"),
     )
     shard_mb: int = setting(
-        256, "maximum MB per shard; an interrupted write loses one shard at most", at_least=1, at_most=MOST_MEGABYTES
+        256, "maximum MB per shard; an interrupted write loses one shard at most", at_least=1, at_most=MOST_MB
     )
     memory_mb: int = setting(
-        1024, "approximate MB of states to hold in memory while reading", at_least=1, at_most=MOST_MEGABYTES
+        1024, "approximate MB of states to hold in memory while reading", at_least=1, at_most=MOST_MB
     )
 
 

@@ -78,3 +78,12 @@ def make_all(place: Path) -> Made:
     state = {"weight": torch.randn(40, 20, generator=numbers), "adam/step": torch.tensor(7.0)}
     Checkpoints(place / "checkpoints", "stamp", 60.0).save(7, state, {"seconds": 1.5, "order": [3, 1, 2]})
     return Made(place, config)
+
+
+def fit_model(place: Path) -> Any:
+    """A model fitted to sixty texts, with its encoder in `place / "encoder"` and its data in `place / "data.csv"`."""
+    make_encoder(place / "encoder")
+    lines = [f"what is this text {number},{'ab'[number % 2]}\n" for number in range(60)]
+    (place / "data.csv").write_text("text,label\n" + "".join(lines))
+    encoder = str(place / "encoder")
+    return bv.fit(place / "data.csv", encoder=encoder, heads=["linear"], seconds=1, to=place / "model")

@@ -14,6 +14,7 @@ from typing import Any
 import bertvision as bv
 from bertvision.disk import write_json, writing_folder
 from tests.reliability.judging import judge, resident
+from tests.reliability.made import fit_model
 from tests.reliability.trials import Outcome
 
 NAME, TRIALS, SLICE = "resources", 150, 8
@@ -33,16 +34,7 @@ class Made:
 
 
 def prepare(place: Path) -> Made:
-    from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
-
-    encoder, data = place / "encoder", place / "data.csv"
-    tiny_model("bert", num_attention_heads=2).save_pretrained(encoder)
-    tiny_tokenizer().save_pretrained(encoder)
-    say_how_to_read(encoder, "cls")
-    lines = [f"what is this text {number},{'ab'[number % 2]}\n" for number in range(60)]
-    data.write_text("text,label\n" + "".join(lines))
-    model = bv.fit(data, encoder=str(encoder), heads=["linear"], seconds=1, to=place / "model")
-    made = Made(place, model, place / "run")
+    made = Made(place, fit_model(place), place / "run")
     bv.run(**_settings(made), train={"epochs": 1}, run=str(made.run))
     return made
 

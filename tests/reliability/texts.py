@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import bertvision as bv
 from bertvision.cli import app
 from tests.reliability.judging import PYTHON, judge
+from tests.reliability.made import fit_model
 from tests.reliability.nasty import nasty_text, nasty_value
 from tests.reliability.trials import Outcome
 
@@ -29,17 +30,8 @@ class Made:
 
 
 def prepare(place: Path) -> Made:
-    from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
-
-    encoder, data = place / "encoder", place / "data.csv"
-    tiny_model("bert", num_attention_heads=2).save_pretrained(encoder)
-    tiny_tokenizer().save_pretrained(encoder)
-    say_how_to_read(encoder, "cls")
-    lines = [f"what is this text {number},{'ab'[number % 2]}\n" for number in range(60)]
-    data.write_text("text,label\n" + "".join(lines))
-    model = bv.fit(data, encoder=str(encoder), heads=["linear"], seconds=1, to=place / "model")
-    classifier = bv.Classifier.load(place / "model")
-    made = Made(place, data, encoder, model, classifier)
+    model = fit_model(place)
+    made = Made(place, place / "data.csv", place / "encoder", model, bv.Classifier.load(place / "model"))
     made.model.predict(["a text"])
     made.classifier.predict(["a text"])
     return made

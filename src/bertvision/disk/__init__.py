@@ -1,11 +1,11 @@
 """Files: written whole or not at all, checked when they are read, and never outside their folder."""
 
-from bertvision.disk.locks import LOCKS, REPORT_LOCK, lock_beside, lock_in, writing_in
+from bertvision.disk.locks import REPORT_LOCK, lock_beside, lock_in, writing_in
 from bertvision.disk.names import as_path, check_path, inside, plain_name, why_no_path, why_no_text, why_not_plain
 from bertvision.disk.reading import (
     DamagedError,
+    as_form,
     damaged,
-    fit,
     load_arrays,
     load_shapes,
     load_tensors,
@@ -17,7 +17,7 @@ from bertvision.disk.reading import (
     unreadable,
 )
 from bertvision.disk.seals import SEAL, digest_of, seal, seal_line, unseal, unseal_line
-from bertvision.disk.stamps import Stamp, check_files, is_whole, mark_done, read_stamp, write_sealed
+from bertvision.disk.stamps import Stamp, check_files, mark_done, read_stamp, write_sealed
 from bertvision.disk.writing import (
     TEMPORARY,
     clear_disk_errors,
@@ -39,12 +39,12 @@ from bertvision.disk.writing import (
 )
 
 __all__ = [
-    "LOCKS",
     "REPORT_LOCK",
     "SEAL",
     "TEMPORARY",
     "DamagedError",
     "Stamp",
+    "as_form",
     "as_path",
     "check_files",
     "check_path",
@@ -55,10 +55,8 @@ __all__ = [
     "existing_folder",
     "file_fingerprint",
     "fingerprint",
-    "fit",
     "inside",
     "is_abandoned",
-    "is_whole",
     "load_arrays",
     "load_shapes",
     "load_tensors",

@@ -28,7 +28,6 @@ from bertvision.errors import UserError
 
 LOCK, REPORT_LOCK = ".lock", ".lock-report"
 """In a run folder: of the stages of the run, and of its report."""
-LOCKS = (LOCK, REPORT_LOCK)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 """Errors of file systems that have no locks."""
 DISK = (
@@ -82,8 +81,9 @@ def writing_in(
     say: Callable[[str], None] = lambda _: None,
     is_main: bool = True,
     agree: Callable[[Found], Found] = lambda found: found,
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Hold the lock of a folder. Raise UserError if another process has it or, with `wait`, wait until it is free.
+    Yield whether this process has it: not where the disk has no locks, nor in others than the main process.
 
     Of several processes of one launch, only the main one takes the lock; `agree` hands what it found to all.
     """
@@ -98,7 +98,7 @@ def writing_in(
                     f"wait=True), or set `{place.setting}` to another folder."
                 )
             lock.say_once(f"waiting: another process is writing to '{place.folder}': {found}.")
-        yield
+        yield lock.held is not None
     finally:
         lock.release()
 

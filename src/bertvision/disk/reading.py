@@ -129,12 +129,12 @@ def read_json(path: Path, form: Any = None) -> Any:
         value = unseal(parse_json(data), data)
         if _HALF.search(data):
             json.dumps(value, ensure_ascii=False).encode()  # raises ValueError if one is not followed by the other half
-        return value if form is None else fit(value, form)
+        return value if form is None else as_form(value, form)
     except ValueError as error:
         raise damaged(path, error) from None
 
 
-def fit(value: Any, form: type[Form]) -> Form:
+def as_form(value: Any, form: type[Form]) -> Form:
     """The value, if it has the form of an annotated type (TypedDict, dataclass, list …). Else raise ValueError, which
     names the place and what was expected there."""
     import msgspec

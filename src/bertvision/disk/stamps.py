@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, overload
 
 from bertvision.disk.names import inside
-from bertvision.disk.reading import DamagedError, Form, damaged, fit, read_json, repair_of, unreadable
+from bertvision.disk.reading import DamagedError, Form, as_form, damaged, read_json, repair_of, unreadable
 from bertvision.disk.seals import digest_of, seal
 from bertvision.disk.writing import write_text
 from bertvision.errors import UserError
@@ -48,7 +48,7 @@ def read_stamp(folder: Path, form: Any = None) -> Any:
     found = read_json(folder / STAMP, form or dict[str, Any])
     if form is None and found is not None:
         try:
-            fit(found, Stamp)
+            as_form(found, Stamp)
         except ValueError as error:
             raise damaged(folder / STAMP, error) from None
     return found
@@ -66,20 +66,11 @@ def check_files(folder: Path, *names: str) -> None:
         if not path.is_file():
             raise DamagedError(f"{path} is missing: {repair_of(path)}")
         try:
-            is_whole = digest_of(path) == known[name]
+            is_same = digest_of(path) == known[name]
         except OSError as error:
             raise UserError(unreadable(path, error)) from None
-        if not is_whole:
+        if not is_same:
             raise damaged(path, "its checksum is wrong")
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether no file of a finished folder is damaged or missing."""
-    try:
-        check_files(folder)
-    except UserError:
-        return False
-    return True
 
 
 def _names(folder: Path) -> Iterator[str]:

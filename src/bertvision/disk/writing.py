@@ -113,11 +113,10 @@ def host_name() -> str:
 
 def is_abandoned(name: str) -> bool:
     """Whether a temporary file or folder was left behind by a process of this machine that has ended."""
-    import psutil  # takes longer to import than a command that writes nothing
-
     begun = _UNFINISHED.fullmatch(name)
     if begun is None or begun["host"] != host_name():
         return False
+    import psutil  # takes a while, and is rarely needed
 
     return not psutil.pid_exists(int(begun["process"]))
 

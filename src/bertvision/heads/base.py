@@ -24,7 +24,7 @@ from bertvision.errors import UserError
 from bertvision.kinds import KINDS, Kind, kind_in
 from bertvision.machine import drawing_from
 from bertvision.registry import Registry
-from bertvision.settings import convert, describe_type, out_of_range, setting
+from bertvision.settings import MOST_ITEMS, convert, describe_type, out_of_range, setting
 
 HEADS: Registry[type["Head"]] = Registry("head")
 CONTROL = "last_linear"
@@ -33,8 +33,6 @@ CONTROLS = (CONTROL, CONVEX_CONTROL)
 """Heads that read only the last layer: trained in steps, and solved to convergence."""
 MOST_PARAMETERS = 2_000_000_000
 CONFIG, WEIGHTS = "config.json", "head.safetensors"
-MOST_ITEMS = 1000
-"""Of a setting that is a list, such as the layers to read."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from msgspec import Meta
 from bertvision.data.examples import Example
 from bertvision.data.texts import Pair, Text, blank, call, check_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import as_path, damaged, fit, inside, plain_name, read_json
+from bertvision.disk import as_form, as_path, damaged, inside, plain_name, read_json
 from bertvision.disk.forms import Count, Few, Figures, Layer, Name, Seed, Share, Tokens
 from bertvision.encoder.loading import identify, load_encoder
 from bertvision.errors import UserError, suggest
@@ -87,7 +87,7 @@ def read_kit_file(folder: Path) -> KitFile | None:
         if not math.isfinite(facts["threshold"]):
             raise damaged(path, f"tasks.{name}.threshold: expected a number")
         try:
-            fit(facts["trust"], kind.trust_form)
+            as_form(facts["trust"], kind.trust_form)
         except ValueError as error:
             raise damaged(path, f"tasks.{name}.trust: {error}") from None
     return found

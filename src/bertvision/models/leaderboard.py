@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.disk import fit
+from bertvision.disk import as_form
 from bertvision.errors import UserError
 from bertvision.kinds import KINDS
 from bertvision.tables import Column, Headings, Rows, Table, counted
@@ -152,7 +152,7 @@ class Lines(list[dict[str, Any]]):
         """`facts` are the contents of model.json."""
         found = cls(facts["leaderboard"])
         try:
-            lines = fit(list(found), list[Line])
+            lines = as_form(list(found), list[Line])
         except ValueError as error:
             raise UserError(f"model.json is damaged (leaderboard: {error}): fit the model again.") from None
         title = KINDS[facts["kind"]].title(facts["metric"]) or facts["metric"]

@@ -8,7 +8,7 @@ from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
 from bertvision.data.texts import Text
 from bertvision.data.windows import Features
-from bertvision.disk import as_path, damaged, fit, inside, read_json
+from bertvision.disk import as_form, as_path, damaged, inside, read_json
 from bertvision.disk.forms import Count, Epochs, Facts, Few, Name, Seed
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
@@ -122,8 +122,8 @@ def read_facts(folder: Path) -> dict[str, Any]:
     if isinstance(stated := found.get("format"), int):
         check_format(folder, stated, FORMAT, "fit the model again")
     try:
-        facts = fit(found, FittedFile)
-        fit(facts["trust"], kind_in(path, facts["kind"]).trust_form)
+        facts = as_form(found, FittedFile)
+        as_form(facts["trust"], kind_in(path, facts["kind"]).trust_form)
     except UserError:
         raise
     except ValueError as error:

@@ -23,10 +23,10 @@ import numpy as np
 
 from bertvision.data.examples import Example
 from bertvision.disk import (
+    as_form,
     check_files,
     damaged,
     fingerprint,
-    fit,
     load_arrays,
     read_json,
     read_stamp,
@@ -151,7 +151,7 @@ def _added(job: Job) -> list[Ensemble]:
     found = read_json(path)
     found = {"ensembles": found} if isinstance(found, list) else found  # earlier versions wrote a list
     try:
-        added = fit(found, EnsemblesFile)["ensembles"] if found is not None else []
+        added = as_form(found, EnsemblesFile)["ensembles"] if found is not None else []
     except ValueError as error:
         raise damaged(path, error) from None
     for entry in added:

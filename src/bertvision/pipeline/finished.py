@@ -21,10 +21,10 @@ from bertvision.config import RunConfig
 from bertvision.data.examples import Example
 from bertvision.disk import (
     DamagedError,
+    as_form,
     as_path,
     check_files,
     damaged,
-    fit,
     parse_json,
     plain_name,
     read_json,
@@ -298,7 +298,7 @@ class Model(Entry):
                 raise ValueError(f"it has no line {min(missing) + 1:,}")
             rows: dict[int, dict[str, Any]] = {number: parse_json(line) for number, line in lines.items()}
             for row in rows.values():
-                fit(row, self.kind.row_form)
+                as_form(row, self.kind.row_form)
             return rows
         except OSError as error:
             raise UserError(unreadable(path, error)) from None

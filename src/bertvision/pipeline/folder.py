@@ -119,11 +119,12 @@ class RunFolder:
             return False
         return True
 
-    def sweep(self) -> None:
+    def sweep(self, locked: bool = True) -> None:
         """Remove temporary files left by a kill, and nothing else: users may have files of their own in the folder, and
-        other processes may be writing states or a report right now. The folder must be locked."""
+        other processes may be writing states or a report right now. `locked`: whether nobody else, on any machine, can
+        be writing the run."""
         for parent in {left.parent for left in self.path.rglob(f"{TEMPORARY}*")}:
-            sweep(parent, locked=self.states not in (parent, *parent.parents))
+            sweep(parent, locked=locked and self.states not in (parent, *parent.parents))
         self.tidy()
 
     def tidy(self) -> None:

@@ -90,11 +90,11 @@ class Job:
         def agree(found: Any) -> Any:
             return machine.gather([found] if machine.is_main else [])[0]
 
-        with writing_in(place, self.wait, self.reporter.say, machine.is_main, agree):
+        with writing_in(place, self.wait, self.reporter.say, machine.is_main, agree) as is_locked:
             self.folder.is_locked = True
             try:
                 if machine.is_main:
-                    self.folder.sweep()
+                    self.folder.sweep(is_locked)
                 machine.wait()
                 yield
             finally:

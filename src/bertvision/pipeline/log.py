@@ -9,7 +9,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple, NotRequired, TypedDict
 
 from msgspec import Meta
 
-from bertvision.disk import clear_disk_errors, fit, inside, read_bytes, seal_line, unseal_line
+from bertvision.disk import as_form, clear_disk_errors, inside, read_bytes, seal_line, unseal_line
 from bertvision.disk.forms import Epochs, Name, Seconds
 
 LOG = "metrics.jsonl"
@@ -79,8 +79,8 @@ def read_log(folder: Path) -> Log:
     found = [unseal_line(line) for line in data if line]
     for value in found:
         try:
-            event = fit(value, LogLine)["event"]
-            lines.append(fit(value, FORMS.get(event, LogLine)))
+            event = as_form(value, LogLine)["event"]
+            lines.append(as_form(value, FORMS.get(event, LogLine)))
         except ValueError:
             continue
     return Log(lines, len(found) - len(lines))

@@ -58,7 +58,7 @@ def make_report(
     return page
 
 
-def writing_report(place: Path, wait: bool, reporter: Reporter) -> AbstractContextManager[None]:
+def writing_report(place: Path, wait: bool, reporter: Reporter) -> AbstractContextManager[bool]:
     """The lock for a report. It is not that of the run: a report of a run that is training is useful."""
     return writing_in(lock_in(place, REPORT_LOCK, "--to"), wait, reporter.say)
 

@@ -139,8 +139,9 @@ def test_a_disk_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     said: list[str] = []
-    with writing_in(lock_in(tmp_path / "run"), say=said.append):
+    with writing_in(lock_in(tmp_path / "run"), say=said.append) as is_locked:
         (tmp_path / "run" / "x").touch()
+        assert not is_locked
     assert len(said) == 1 and "can't be locked on this disk" in said[0]
 
 

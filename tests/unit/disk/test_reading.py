@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from bertvision.disk import fit, load_arrays, load_tensors, parse_json, parse_toml, read_bytes, read_json, write_json
+from bertvision.disk import (
+    as_form,
+    load_arrays,
+    load_tensors,
+    parse_json,
+    parse_toml,
+    read_bytes,
+    read_json,
+    write_json,
+)
 from bertvision.disk.reading import repair_of
 from bertvision.errors import UserError
 
@@ -65,7 +74,7 @@ def test_a_value_of_another_form_names_the_place(tmp_path: Path, value: object, 
 
 
 def test_a_value_of_the_form_is_returned() -> None:
-    assert fit({"inner": {"a": {"name": "x", "sizes": [1]}}}, Outer)["inner"]["a"]["sizes"] == [1]
+    assert as_form({"inner": {"a": {"name": "x", "sizes": [1]}}}, Outer)["inner"]["a"]["sizes"] == [1]
 
 
 def test_no_file_is_none_whatever_its_name(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertvision import cli
 from bertvision.errors import UserError
-from bertvision.tasks import text_files
+from bertvision.tasks import TaskConfig, text_files
 from bertvision.tasks.text_files import find_file, plain_suffix, read_json, read_lines, reading_up_to
 
 LINE = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)))
@@ -166,3 +167,8 @@ def test_the_longest_line_allowed_is_read(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "a").write_bytes(b"123456789\n1234567890\n")
     with pytest.raises(UserError, match="line 2: it has more than"):
         list(read_lines(tmp_path / "a"))
+
+
+def test_the_command_line_has_the_same_default_limit() -> None:
+    """It has its own copy, so that --help is fast."""
+    assert cli.MOST_MEGABYTES == text_files.MOST_MEGABYTES == TaskConfig.most_megabytes

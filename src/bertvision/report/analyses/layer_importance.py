@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw
-from bertvision.disk import fingerprint, fit, write_sealed
+from bertvision.disk import as_form, fingerprint, write_sealed
 from bertvision.disk.forms import Count, Name
 from bertvision.encoder.states import HiddenStates, ReadPart
 from bertvision.errors import UserError
@@ -135,7 +135,7 @@ def measure_layers(run: FinishedRun, split: str, reporter: Reporter, examples: i
 
 
 def _read_losses(value: Any) -> LayersFile:
-    found = fit(value, LayersFile)
+    found = as_form(value, LayersFile)
     if any(len(one["layers"]) != len(one["without"]) for one in found["heads"]):
         raise ValueError("without: expected a score for each layer")
     return found

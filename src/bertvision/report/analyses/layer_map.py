@@ -5,7 +5,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from bertvision.disk import DamagedError, fingerprint, fit, write_sealed
+from bertvision.disk import DamagedError, as_form, fingerprint, write_sealed
 from bertvision.errors import UserError
 from bertvision.kinds import Kind
 from bertvision.kinds.score import ScoreResults
@@ -88,7 +88,7 @@ def _cached_maps(run: FinishedRun, split: str, reporter: Reporter, with_encoder:
 
 
 def _read_maps(value: Any) -> list[LayerMap]:
-    return [LayerMap.from_dict(one) for one in fit(value, MapsFile)["maps"]]
+    return [LayerMap.from_dict(one) for one in as_form(value, MapsFile)["maps"]]
 
 
 def _build_block(found: LayerMap, kind: Kind, split: str, number: int) -> Block:

@@ -314,8 +314,8 @@ def unseal(data: bytes, where: str) -> dict[str, Any]:
 def fit_file(value: dict[str, Any], form: type[Form], where: str) -> Form:
     """The contents of a store's file, if they have the given form. Else raise DamagedError."""
     try:
-        disk.fit(value, DescribedFile)
-        return disk.fit(value, form)
+        disk.as_form(value, DescribedFile)
+        return disk.as_form(value, form)
     except ValueError as error:
         raise damaged_file(where, error) from None
 
