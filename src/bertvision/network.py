@@ -26,7 +26,7 @@ def find_address_mistake(path: str) -> str:
     if scheme in SCHEMES and "::" not in rest:
         return ""
     shown = path if len(path) <= 60 else path[:60] + "…"
-    return f"'{shown}' is no address of a store: give a folder, or an address that begins with {_listed()}."
+    return f"'{shown}' is not the address of a store: give a folder, or an address that begins with {_listed()}."
 
 
 def _listed() -> str:
@@ -51,6 +51,6 @@ def may_download() -> bool:
 def not_downloaded(what: str, command: str) -> str:
     """The message about something that is not on this machine."""
     return (
-        f"{what} is not on this machine, and what only a file names is not downloaded. If you trust it, download it: "
-        f"{command}"
+        f"{what} is not on this machine, and BERTVision does not download what is only named in a file. If you trust "
+        f"it, run `{command}` first."
     )

@@ -146,7 +146,7 @@ def test_anything_but_a_finished_store_is_an_error(command: Command, runs: Path,
         (("rm", runs / "none", "--yes"), "no store at"),
         (("rm", runs / "a", "--yes"), "is not a store, but contains stores"),
         (("export", unfinished, "--hdf5", runs / "x.h5"), "is incomplete"),
-        (("verify", "nonsense://x"), "is no address of a store"),
+        (("verify", "nonsense://x"), "is not the address of a store"),
     ):
         said = command("store", *words)
         assert said.code == 2, words

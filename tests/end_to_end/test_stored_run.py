@@ -327,7 +327,7 @@ def test_an_unusable_location_is_reported_or_bypassed(squad: Path, command: Comm
 def test_an_address_of_another_scheme_is_refused_with_the_config(squad: Path, command: Command, address: str) -> None:
     for name in ("train", "encode", "check", "run"):
         said = command(name, squad, f"store.path={address}")
-        assert said.code == 2 and "is no address of a store: give a folder, or an address" in said.err
+        assert said.code == 2 and "is not the address of a store: give a folder, or an address" in said.err
     assert not (squad.parent / "run" / "states").exists()
 
 

@@ -31,7 +31,9 @@ def test_folders_and_six_schemes_are_addresses_of_stores(address: str) -> None:
     "address", ["http://x/y", "ftp://x", "zip://a::http://x", "s3://a::http://x", "github://a:b@c/"]
 )
 def test_a_config_with_another_scheme_is_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"'store.path': .* is no address of a store: give a folder, or an address"):
+    with pytest.raises(
+        ConfigError, match=r"'store.path': .* is not the address of a store: give a folder, or an address"
+    ):
         build_config({"task": {"name": "rte"}, "store": {"path": address}})
 
 

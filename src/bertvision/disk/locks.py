@@ -162,7 +162,9 @@ class _Lock:
         return True
 
     def _go_without(self) -> bool:
-        self.say_once(f"'{self.place.folder}' can't be locked on this disk: start no other command on it meanwhile.")
+        self.say_once(
+            f"'{self.place.folder}' can't be locked on this disk: don't run another command on it at the same time."
+        )
         return True
 
     def _make_folder(self) -> None:

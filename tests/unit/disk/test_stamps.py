@@ -36,21 +36,16 @@ def test_sealed_json_is_read_back_without_its_checksum(tmp_path: Path) -> None:
     assert list(json.loads((tmp_path / "a.json").read_text())) == [*FACTS, "sha256"]
 
 
-def test_every_flipped_bit_of_sealed_json_is_found_or_changes_nothing(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_sealed_json_is_found(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_sealed(path, FACTS)
-    whole, silent = path.read_bytes(), []
+    whole = path.read_bytes()
     for bit in range(len(whole) * 8):
         flip(path, bit)
-        try:
-            found = read_json(path)
-        except DamagedError as error:
-            assert str(path) in str(error) and "is damaged" in str(error)
-        else:
-            silent.append({key: found.get(key) for key in FACTS})
+        with pytest.raises(DamagedError, match="is damaged") as caught:
+            read_json(path)
+        assert str(path) in str(caught.value)
         path.write_bytes(whole)
-    # A flip in the name of the checksum's key leaves all facts as they are.
-    assert all(found == FACTS for found in silent) and len(silent) < 60
 
 
 def test_unsealed_json_of_earlier_versions_is_read(tmp_path: Path) -> None:

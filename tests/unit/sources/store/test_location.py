@@ -372,13 +372,15 @@ def test_any_host_name_works(folder: Folder, monkeypatch: pytest.MonkeyPatch, ho
 )  # fmt: skip
 def test_other_schemes_are_refused_before_any_request(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda *_: pytest.fail("fsspec was asked"))
-    with pytest.raises(UserError, match=r"is no address of a store.*file://, s3://, gs://, az://, abfs:// or hf://"):
+    with pytest.raises(
+        UserError, match=r"is not the address of a store.*file://, s3://, gs://, az://, abfs:// or hf://"
+    ):
         open_location(address)
 
 
 def test_a_memory_store_is_for_tests_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "SCHEMES", [scheme for scheme in network.SCHEMES if scheme != "memory"])
-    with pytest.raises(UserError, match="is no address of a store"):
+    with pytest.raises(UserError, match="is not the address of a store"):
         open_location("memory://x")
 
 
