@@ -200,6 +200,6 @@ def test_a_search_on_other_layers_starts_over_and_says_why(rte: Path, monkeypatc
     for other in ([], ["encoder.layers=[1,3]"]):
         found, why = search(*other)
         assert found.history.study != some.history.study
-        assert "starting over" in why and "differs in encoder.layers; it stays in study.db" in why, (
+        assert "starting over" in why and "differs in encoder.layers; it stays in study.jsonl" in why, (
             "it differs in nothing else"
         )

@@ -12,6 +12,8 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 
 from bertvision.config import build_config
 from bertvision.errors import UserError
@@ -117,7 +119,8 @@ def test_a_search_chooses_the_best_on_held_out_and_ends_as_a_run(build: Build) -
     assert list(found.run.scores["snapshots"]["0"]) == ["baseline", "encoder", "last_linear", "winner"]
     assert "winner" in (job.folder.path / "summary.md").read_text()
     assert not (job.folder.checkpoints / "search" / "sequences").exists(), "a finished search needs no checkpoint"
-    study = optuna.load_study(study_name=None, storage=f"sqlite:///{job.folder.path / 'search' / 'study.db'}")
+    journal = JournalFileBackend(str(job.folder.path / "search" / "study.jsonl"))
+    study = optuna.load_study(study_name=None, storage=JournalStorage(journal))
     assert study.best_trial.number == found.winner.number
     config = json.loads((job.folder.path / "snapshots/epoch_0/heads/winner/config.json").read_text())["member"]
     assert config["lr"] == found.winner.entry["lr"] and config["seed"] == job.config.seed

@@ -35,7 +35,7 @@ from bertvision.report.writing import report_values
 from bertvision.sources import MemoryStates
 from bertvision.sources.store import Store, StoredSource
 from bertvision.training.checkpoint import Checkpoints
-from tests.reliability.made import Made, config_of, make_all
+from tests.reliability.made import Made, config_of, make_all, open_study
 from tests.reliability.trials import Outcome
 
 NAME, ABOUT = "flips", "one flipped bit in every kind of file, with every reader"
@@ -176,6 +176,11 @@ def facts(made: Made, said: Listener) -> Any:
     return {name: values.tobytes() for name, values in store.facts().items()}, store.ids()
 
 
+def search(made: Made, said: Listener) -> Any:
+    study = open_study(made.folder("search"))
+    return study.tried(), study.facts, study.take_population(3)
+
+
 def checkpoint(made: Made, said: Listener) -> Any:
     found = Checkpoints(made.folder("checkpoints"), "stamp", 60.0).load()
     if found is None:
@@ -227,6 +232,7 @@ CASES = [
     Case("store of tokens → train", "store_tokens", ("*",), tokens, 10),
     Case("store of [CLS] and mean → train", "store_cls", ("*",), pooled, 6),
     Case("store → its facts", "store_tokens", ("*",), facts, 3),
+    Case("study → search", "search", ("study.jsonl",), search, 4, True),
     Case("checkpoint → resume", "checkpoints", ("step_*/*",), checkpoint, 6),
 ]
 SCHEDULE = [case for case in CASES for _ in range(case.weight)]

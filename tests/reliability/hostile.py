@@ -321,6 +321,10 @@ def _plain(place: Path) -> Elements:
 
 
 def _page(folder: Path, labels: list[str], text: str, setting: str) -> str:
+    return write_page(folder, labels, text, setting).read_text(encoding="utf-8")
+
+
+def write_page(folder: Path, labels: list[str], text: str, setting: str) -> Path:
     build_tiny_run(folder, labels=labels, examples=12, heads=("learned_pooling",))
     for split in ("train", "dev"):
         path = folder / "data" / f"{split}.csv"
@@ -336,7 +340,7 @@ def _page(folder: Path, labels: list[str], text: str, setting: str) -> str:
     task = _load(folder / "task.json")
     task["source"] = text
     write_sealed(folder / "task.json", task)
-    return make_report([folder], reporter=Reporter(), with_encoder=False).read_text(encoding="utf-8")
+    return make_report([folder], reporter=Reporter(), with_encoder=False)
 
 
 def _cell(text: str) -> str:

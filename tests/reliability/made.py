@@ -12,6 +12,8 @@ from tiny_stores import write_tiny_store
 import bertvision as bv
 from bertvision.config import RunConfig, build_config
 from bertvision.kits.make import make_kit
+from bertvision.search.space import Choices, Range, Space
+from bertvision.search.study import Study
 from bertvision.training.checkpoint import Checkpoints
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -77,7 +79,24 @@ def make_all(place: Path) -> Made:
     numbers = torch.Generator().manual_seed(0)
     state = {"weight": torch.randn(40, 20, generator=numbers), "adam/step": torch.tensor(7.0)}
     Checkpoints(place / "checkpoints", "stamp", 60.0).save(7, state, {"seconds": 1.5, "order": [3, 1, 2]})
+    _search(place / "search")
     return Made(place, config)
+
+
+def _search(folder: Path) -> None:
+    """Two populations of a search, the second unfinished."""
+    study = open_study(folder)
+    study.note("made_of", {"seed": 0})
+    for score in (70.0, None):
+        for member in study.take_population(3):
+            study.report({member.number: (1, 50.0 + member.number)})
+            if score is not None:
+                study.finish([(member.number, "complete", score + member.number)])
+
+
+def open_study(folder: Path) -> Study:
+    space = Space(training={"lr": Range(1e-4, 1e-2, True, False)}, heads={"adapter": {"size": Choices((4, 8))}})
+    return Study(folder / "study.jsonl", "one", space, "tpe", 0)
 
 
 def fit_model(place: Path) -> Any:

@@ -93,7 +93,7 @@ CASES = {
     "features": Case(("features", "config.toml", "--to", "features")),
     "predict": Case(("predict", "run", "--file", "train.csv", "--out", "out.jsonl"), (RUN,)),
 }  # fmt: skip
-LOGS = ("metrics.jsonl", "environment.json", "study.db", "study.db-wal", "study.db-shm", "sources.json", "out", "err")
+LOGS = ("metrics.jsonl", "environment.json", "study.jsonl", "sources.json", "out", "err")
 """Not compared: lines and times of every attempt."""
 MEASURED = ("seconds", "memory", "sha256", "written", "process")
 INPUT = ("config.toml", "train.csv", "encoder", "train.tsv", "dev.tsv")

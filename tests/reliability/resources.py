@@ -4,6 +4,7 @@ import errno
 import gc
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tests.reliability.made import fit_model
 from tests.reliability.trials import Outcome
 
 NAME, TRIALS, SLICE = "resources", 150, 8
-ABOUT = "20,000 rows and 50 reloads; writes on a disk that is full, read-only or vanishes at any step."
+ABOUT = "20,000 rows and 50 reloads; writes on a disk that is too small, full, read-only or vanishes at any step."
 ROWS, RELOADS = 20_000, 50
 FLAT = 60
 """MB that the second half of the rows, or of the reloads, may add."""
@@ -31,6 +32,11 @@ class Made:
     place: Path
     model: Any
     run: Path
+
+    @property
+    def kilobytes(self) -> int:
+        """What the run takes."""
+        return sum(path.stat().st_size for path in self.run.rglob("*") if path.is_file()) // 1000
 
 
 def prepare(place: Path) -> Made:
@@ -45,6 +51,8 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
         return _flat("rows predicted", lambda: made.model.predict(texts), 4)
     if number == 1:
         return _flat("models loaded again", lambda: bv.load(made.model.folder).predict(["a text"]), RELOADS)
+    if number % 5 == 4:
+        return _attempt_small_disk(made, random)
     case, act = random.choice(_writes(made, random))
     step, code, first = random.choice(STEPS), random.choice(ERRORS), random.randrange(12)
     what = f"{case}: {errno.errorcode[code]} from {step} call {first} on"
@@ -53,6 +61,38 @@ def attempt(made: Made, number: int, random: Random) -> Outcome:
     left = [path.name for path in made.place.rglob(".writing-*")]
     _tidy(made)
     return Outcome(outcome.case, "leftovers", False, f"{what}: {left[:3]}") if outcome.is_good and left else outcome
+
+
+def _attempt_small_disk(made: Made, random: Random) -> Outcome:
+    """A disk that runs full somewhere in a run. With more room, the same command must end as on a large disk."""
+    small, kilobytes = made.place / "small", random.randrange(20, int(1.1 * made.kilobytes))
+    case, said = "small disk", f"{kilobytes} KB of {made.kilobytes}"
+    settings: dict[str, Any] = {**_settings(made), "train": {"epochs": 1}, "run": str(small / "run")}
+    small.mkdir(exist_ok=True)
+    if not _mount(small, f"size={kilobytes}k"):
+        return Outcome(case, "no right to mount", True)
+    try:
+        outcome = judge(case, said, lambda: bv.run(**settings))
+        left = [path.name for path in small.rglob(".writing-*")]
+        if not outcome.is_good or left:
+            return Outcome(case, "leftovers" if left else outcome.result, False, f"{said}: {outcome.detail} {left[:3]}")
+        _mount(small, "remount,size=1g")
+        bv.run(**settings)
+        wrong = [
+            str(path.relative_to(made.run))
+            for path in sorted(made.run.rglob("*.safetensors"))
+            if path.read_bytes() != (small / "run" / path.relative_to(made.run)).read_bytes()
+        ]
+        return Outcome(
+            case, "other weights" if wrong else outcome.result, not wrong, f"{said}: {wrong}" if wrong else ""
+        )
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=False, capture_output=True)
+
+
+def _mount(folder: Path, options: str) -> bool:
+    words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    return not subprocess.run(words, check=False, capture_output=True).returncode
 
 
 def _writes(made: Made, random: Random) -> list[tuple[str, Callable[[], Any]]]:

@@ -26,7 +26,7 @@ def search(config: Config, overrides: Overrides = None, wait: Wait = False, json
         print_json({"run": str(found.run.folder), "search": found.history.to_dict(), **found.run.scores})
         return
     print_table(found.history.to_table())
-    typer.echo(f"history: {job.folder.path / 'search'} (history.csv, history.svg, study.db)\n")
+    typer.echo(f"history: {job.folder.path / 'search'} (history.csv, history.svg, study.jsonl)\n")
     print_run(job, found.run.scores, as_json=False)
 
 

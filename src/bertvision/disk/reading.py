@@ -56,6 +56,8 @@ def repair_of(path: Path) -> str:
         return "restore it, or run `bertvision run` with the config file that it was made from to write it again."
     if path.name == "ensembles.json":
         return "restore it, or remove it and add the ensembles again (`bertvision ensemble`)."
+    if path.name.startswith("study."):
+        return "restore it, or remove it: the search then starts over."
     if "bertvision/kits/shipped/" in path.as_posix():
         return "install bertvision again."
     for folder in list(path.absolute().parents)[:7]:

@@ -27,7 +27,7 @@ class History:
     task: str
     metric: str
     study: str
-    """The study's name in study.db."""
+    """The study's name in study.jsonl."""
     snapshot: float
     tried: list[TriedMember]
     seconds: dict[str, float]

@@ -144,7 +144,7 @@ def _open_study(job: Job, metric: str) -> Study:
     it differs from the last."""
     made_of = _describe_inputs(job, metric)
     name, config = f"search_{fingerprint(made_of)}", job.config
-    path = job.folder.file("search", "study.db")
+    path = job.folder.file("search", "study.jsonl")
     study = Study(path, name, build_space(config), config.search.sampler, config.seed)
     if job.machine.is_main:
         tried, others = study.tried(), study.other_studies()

@@ -1,11 +1,9 @@
-"""An Optuna study in SQLite with the members tried so far, from which the next populations are proposed.
+"""An Optuna study with the members tried so far, from which the next populations are proposed.
 
 A population depends only on the seed and the members before it, so drawing it again after a kill returns the same one.
 """
 
-import contextlib
 import math
-import sqlite3
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +22,8 @@ try:
     from optuna.trial import FrozenTrial, TrialState, create_trial
 except ImportError:
     raise UserError("a search needs optuna: pip install 'bertvision[search]'.") from None
+
+from bertvision.search.journal import open_journal  # needs optuna
 
 STATES = {
     TrialState.COMPLETE: "complete", TrialState.PRUNED: "dropped", TrialState.FAIL: "failed",
@@ -56,11 +56,8 @@ class Study:
         self.path, self.name, self.space, self.sampler, self.seed = path, name, space, sampler, seed
 
     @cached_property
-    def _storage(self) -> optuna.storages.RDBStorage:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(sqlite3.connect(self.path)) as file:
-            file.execute("PRAGMA journal_mode=WAL")  # fewer disk waits per member; the setting is stored in the file
-        return optuna.storages.RDBStorage(f"sqlite:///{self.path.absolute()}")
+    def _storage(self) -> optuna.storages.JournalStorage:
+        return open_journal(self.path)
 
     @cached_property
     def _study(self) -> optuna.Study:

@@ -4,7 +4,10 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
 
+from bertvision.errors import UserError
 from bertvision.search.space import Choices, Range, Space
 from bertvision.search.study import Study, TriedMember
 
@@ -15,7 +18,11 @@ SPACE = Space(
 
 
 def open_study(folder: Path, sampler: str = "random", seed: int = 0) -> Study:
-    return Study(folder / "study.db", "one", SPACE, sampler, seed)
+    return Study(folder / "study.jsonl", "one", SPACE, sampler, seed)
+
+
+def read_as_optuna(path: Path) -> JournalStorage:
+    return JournalStorage(JournalFileBackend(str(path)))
 
 
 def finish(study: Study, population: list[TriedMember]) -> None:
@@ -86,7 +93,7 @@ def test_states_and_scores_are_those_of_optuna(tmp_path: Path) -> None:
     study.finish([(a, "dropped", math.nan), (b, "complete", 40.0), (c, "failed", math.nan), (d, "complete", 5.0)])
     study.finish([(a, "dropped", math.nan), (b, "complete", 41.0)])  # reported already
 
-    plain = optuna.load_study(study_name="one", storage=f"sqlite:///{tmp_path / 'study.db'}")
+    plain = optuna.load_study(study_name="one", storage=read_as_optuna(tmp_path / "study.jsonl"))
 
     assert [trial.state.name for trial in plain.trials] == ["PRUNED", "COMPLETE", "FAIL", "COMPLETE"]
     assert [trial.value for trial in plain.trials] == [10.0, 40.0, None, 5.0]
@@ -99,6 +106,56 @@ def test_studies_with_other_settings_stay_in_the_file(tmp_path: Path) -> None:
     one = open_study(tmp_path)
     finish(one, one.take_population(2))
     one.note("made_of", {"seed": 0})
-    other = Study(tmp_path / "study.db", "two", SPACE, "random", 1)
+    other = Study(tmp_path / "study.jsonl", "two", SPACE, "random", 1)
     assert other.tried() == [] and other.other_studies() == {"one": {"made_of": {"seed": 0}}}
     assert len(open_study(tmp_path).tried()) == 2
+
+
+def test_a_last_line_that_a_kill_cut_off_is_done_again(tmp_path: Path) -> None:
+    study, path = open_study(tmp_path), tmp_path / "study.jsonl"
+    first = study.take_population(2)
+    study.finish([(first[0].number, "complete", 4.0)])
+    whole = path.read_bytes()
+    study.finish([(first[1].number, "complete", 8.0)])
+    longer = path.read_bytes()
+    for length in range(len(whole) + 20, len(longer)):
+        path.write_bytes(longer[:length])
+        again = open_study(tmp_path)
+        assert [one.state for one in again.tried()] == ["complete", "running"]
+        assert path.read_bytes().startswith(whole)
+    again.finish([(first[1].number, "complete", 8.0)])
+    assert [one.score for one in open_study(tmp_path).tried()] == [4.0, 8.0]
+
+
+def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
+    study, path = open_study(tmp_path), tmp_path / "study.jsonl"
+    finish(study, study.take_population(2))
+    study.note("seconds", {"0/tokens": 1.5})
+    whole = path.read_bytes()
+    for bit in range(0, 8 * len(whole), 5):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        with pytest.raises(UserError, match="study.jsonl is damaged .* remove it: the search then starts over"):
+            open_study(tmp_path).tried()
+
+
+def test_studies_of_earlier_versions_are_taken_over(tmp_path: Path) -> None:
+    storage = RDBStorage(f"sqlite:///{tmp_path / 'study.db'}")
+    old = open_study(tmp_path / "new")
+    finish(old, old.take_population(3))
+    old.note("made_of", {"seed": 0})
+    optuna.copy_study(from_study_name="one", from_storage=old._storage, to_storage=storage)
+
+    study = open_study(tmp_path)
+
+    assert study.tried() == old.tried() and study.facts == {"made_of": {"seed": 0}}
+    assert study.take_population(3) == old.take_population(3)
+    assert (tmp_path / "study.db").exists(), "it is not ours to remove"
+
+
+def test_a_damaged_study_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "study.db").write_bytes(b"SQLite format 3\0" + bytes(200))
+    with pytest.raises(UserError, match="study.db is damaged"):
+        open_study(tmp_path).tried()
+    assert not (tmp_path / "study.jsonl").exists()
