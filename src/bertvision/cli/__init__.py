@@ -171,7 +171,10 @@ def main() -> None:
 
 
 def _print_error(text: str, code: int) -> int:
-    print(text, file=sys.stderr)
+    """Print an error. Each of several processes of a launch says which it is: the cause may be in one of them."""
+    processes, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
+    which = f"process {int(rank) + 1} of {processes}: " if processes != "1" and rank.isdecimal() else ""
+    sys.stderr.write(f"{which}{text}\n")  # in one piece: other processes write too
     return code
 
 

@@ -174,15 +174,14 @@ class States:
         if (spec.name, passes) not in self._choices:
             before = (job.folder.read(SOURCES, SourcesFile) or {}).get(spec.name)
             if resumed and before is not None and before.source in (STREAMED, STORED):
-                choice: Choice | None = before
+                choice = job.machine.first(lambda: before)
             else:
                 # On all processes at once, because they also share the machine during training.
                 rate = self._encoder_rate(keep) if passes > 1 else None
                 lengths = job.features("train").lengths
                 work = passes, len(lengths), int(lengths.sum()), lambda: rate or self._encoder_rate(keep)
-                choice = weigh_states(spec, *work) if job.machine.is_main else None
-            # Timings differ between processes, but all must agree: use the main process's choice.
-            self._choices[spec.name, passes] = job.machine.gather([choice] if job.machine.is_main else [])[0]
+                choice = job.machine.first(lambda: weigh_states(spec, *work))
+            self._choices[spec.name, passes] = choice
         return self._choices[spec.name, passes]
 
     def _spec(self, keep: tuple[Part, ...], split: str = "train") -> StoreSpec:
