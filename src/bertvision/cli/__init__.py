@@ -105,7 +105,8 @@ class Commands(TyperGroup):
             number = interrupts.received[0]
         finally:
             interrupts.orderly = False
-        typer.echo(f"\n{interrupts.sentence(number)}", err=True)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes, one of each machine
+            typer.echo(f"\n{interrupts.sentence(number)}", err=True)
         raise typer.Exit(interrupts.exit_code(number))
 
 
