@@ -144,8 +144,12 @@ class Machine:
         if self.processes == 1:
             return numbers
         mine = torch.tensor(numbers, dtype=torch.float64, device=self.accelerator.device)  # (number)
-        summed: list[float] = self._reduce(mine, "sum").tolist()
+        summed: list[float] = self.sum_tensor(mine).tolist()
         return summed
+
+    def sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor summed over all processes."""
+        return tensor if self.processes == 1 else self._reduce(tensor, "sum")
 
     def _reduce(self, tensor: torch.Tensor, how: str) -> torch.Tensor:
         with self._together():

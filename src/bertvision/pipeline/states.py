@@ -223,7 +223,7 @@ class States:
             return MemoryStates.load(store, keep, features, job.machine.device, job.machine.dtype)
         what = f"encoding {split}" + (", each text alone" if towers else "")
         with job.reporter.bar(what, int(windows.lengths.sum()), "tokens") as bar:
-            return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar, alone)
+            return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar, alone, job.machine)
 
     def _find_kept(self, keep: tuple[Part, ...], split: str) -> Store | None:
         """The store to load states into memory from, if any."""
