@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -208,7 +209,7 @@ def test_a_launch_is_refused_where_another_one_writes(squad: Path, launch: Launc
 
 
 @pytest.mark.slow
-def test_states_in_memory_and_convex_heads_end_with_the_weights_of_one_process(
+def test_labels_from_states_in_memory_and_convex_heads_end_with_the_weights_of_one_process(
     tmp_path: Path,
     encoder: Path,
     write_config: Callable[..., Path],
@@ -216,8 +217,13 @@ def test_states_in_memory_and_convex_heads_end_with_the_weights_of_one_process(
     launch: Launch,
     command: Command,
 ) -> None:
-    config = write_config(tmp_path, encoder, name="rte", data=glue_folder)
-    heads = 'heads=["learned_pooling", "linear", "last_linear"]'
+    from transformers import BertForSequenceClassification
+
+    checkpoint = tmp_path / "checkpoint"  # its output layer has no dropout; a new one would
+    shutil.copytree(encoder, checkpoint)
+    BertForSequenceClassification.from_pretrained(encoder, num_labels=2).save_pretrained(checkpoint)
+    config = write_config(tmp_path, checkpoint, name="rte", data=glue_folder)
+    heads = 'heads=["learned_pooling", "linear", "last_linear", {head="adapter", size=4, read="mean"}]'
     (ended,) = launch("run", config, heads)
     assert ended.code == 0, ended.err
     assert command("run", config, heads, f"run={tmp_path / 'one'}").code == 0
