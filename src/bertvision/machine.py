@@ -92,6 +92,11 @@ class Machine:
         return self.accelerator.num_processes if self.shares else 1
 
     @property
+    def neighbours(self) -> int:
+        """How many processes of the launch share the memory of this machine, with this one."""
+        return min(self.processes, int(os.environ.get("LOCAL_WORLD_SIZE") or self.processes))
+
+    @property
     def is_main(self) -> bool:
         return self.rank == 0
 

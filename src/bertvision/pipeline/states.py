@@ -334,7 +334,7 @@ def fits_in_memory(job: Job, encoder: Encoder, keep: tuple[Part, ...], windows: 
     if job.machine.device.type == "cuda":
         free = float(torch.cuda.mem_get_info(job.machine.device)[0])
     else:
-        free = float(psutil.virtual_memory().available) / job.machine.processes
+        free = float(psutil.virtual_memory().available) / job.machine.neighbours
     needed = 4 * windows * (encoder.shape.layers + 1) * encoder.shape.hidden * len(keep)
     return "tokens" not in keep and needed < MEMORY_SHARE * free
 
