@@ -79,7 +79,6 @@ def writing_in(
     place: Place,
     wait: bool = False,
     say: Callable[[str], None] = lambda _: None,
-    is_main: bool = True,
     first: Callable[[Callable[[], Found]], Found] = lambda find: find(),
 ) -> Iterator[bool]:
     """Hold the lock of a folder. Raise UserError if another process has it or, with `wait`, wait until it is free.

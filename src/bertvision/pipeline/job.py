@@ -86,7 +86,7 @@ class Job:
             yield
             return
         machine, place = self.machine, lock_in(self.folder.path)
-        with writing_in(place, self.wait, self.reporter.say, machine.is_main, machine.first) as is_locked:
+        with writing_in(place, self.wait, self.reporter.say, machine.first) as is_locked:
             self.folder.is_locked = True
             try:
                 if machine.is_main:
