@@ -1,4 +1,5 @@
-"""Device, precision and processes, through accelerate: the same code runs on a laptop and on many GPUs.
+"""Device, precision and processes, through accelerate: the same code runs on a laptop, on many GPUs and on several
+machines (`torchrun`, `accelerate launch`).
 
 `describe_environment` is saved in every run folder.
 """
@@ -6,23 +7,31 @@
 import contextlib
 import functools
 import importlib.metadata
+import os
 import platform
 import re
+import secrets
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
+from accelerate.utils import InitProcessGroupKwargs
 
 from bertvision import threads
+from bertvision.disk import clear_disk_errors, temporary
 from bertvision.errors import UserError
 from bertvision.progress import Reporter
+from bertvision.tables import counted
 from bertvision.threads import Threads
+
+Found = TypeVar("Found")
 
 # Linux records the peak memory of a process, and allows resetting it.
 PEAK_STATUS, PEAK_RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -31,12 +40,18 @@ PACKAGES = (
     *("bertvision", "torch", "transformers", "tokenizers", "accelerate", "safetensors"),
     *("numpy", "scikit-learn", "scipy"),
 )
+PATIENCE = timedelta(minutes=30)
+"""How long a process waits for the others. The main process alone scores and saves, which can take minutes."""
 CROWDED = 1.5
 """Load per core above which a machine counts as busy; our own threads make up a load of one per core."""
 
 
+class LostProcessError(UserError):
+    """Another process of the launch has ended or does not answer."""
+
+
 class Machine:
-    """The device of this process, and communication with the other processes."""
+    """The device of this process, and communication with the other processes of a launch."""
 
     def __init__(
         self,
@@ -45,10 +60,19 @@ class Machine:
         track: str | None = None,
         folder: Path | None = None,
         record: bool = True,
+        shares: bool = False,
     ) -> None:
+        """`shares`: whether the processes of a launch divide the work. Otherwise each has work of its own."""
         if track and track not in {str(getattr(found, "value", found)) for found in get_available_trackers()}:
             raise UserError(f"finetune.track = '{track}' needs the package {track}: pip install {track}.")
-        self.accelerator = Accelerator(log_with=track, project_dir=str(folder) if folder else None)
+        self.shares = shares
+        with self._together():
+            self.accelerator = Accelerator(
+                cpu=shares and _is_launched_on_cpu(device),
+                log_with=track,
+                project_dir=str(folder) if folder else None,
+                kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
+            )
         self.device = self.accelerator.device if device == "auto" else _explicit_device(device)
         self.dtype = _choose_dtype(self.device, dtype)
         self.threads = limit_threads()
@@ -61,18 +85,40 @@ class Machine:
 
     @property
     def rank(self) -> int:
-        return self.accelerator.process_index
+        return self.accelerator.process_index if self.shares else 0
 
     @property
     def processes(self) -> int:
-        return self.accelerator.num_processes
+        return self.accelerator.num_processes if self.shares else 1
+
+    @property
+    def neighbours(self) -> int:
+        """How many processes of the launch share the memory of this machine, with this one."""
+        return min(self.processes, int(os.environ.get("LOCAL_WORLD_SIZE") or self.processes))
 
     @property
     def is_main(self) -> bool:
-        return self.accelerator.is_main_process
+        return self.rank == 0
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """What all processes do together. Raise LostProcessError if it fails because of another one."""
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # of every library for communication: a closed connection, or nobody answered in time
+            minutes = counted(round(PATIENCE.total_seconds() / 60), "minute")
+            raise LostProcessError(
+                f"another process of this launch has ended, or has not answered for {minutes}; its own message may say "
+                "why. Finished work is saved: run the same command again to resume."
+            ) from None
 
     def wait(self) -> None:
-        self.accelerator.wait_for_everyone()
+        """Wait until all processes are here."""
+        if self.processes > 1:
+            with self._together():
+                self.accelerator.wait_for_everyone()
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Half-precision arithmetic on float32 weights if the dtype is half precision, else nothing."""
@@ -87,7 +133,7 @@ class Machine:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         used = torch.tensor([float(p.grad is not None) for p in parameters], device=gradients[0].device)  # (parameter)
         flat = torch.cat([used, *(gradient.flatten() for gradient in gradients)])  # (parameter + weight)
-        used, *parts = self.accelerator.reduce(flat, "sum").split([len(used), *(p.numel() for p in parameters)])
+        used, *parts = self._reduce(flat, "sum").split([len(used), *(p.numel() for p in parameters)])
         for parameter, part, count in zip(parameters, parts, used.tolist(), strict=True):
             # A parameter that no process used (the pooler, for spans) gets none: with zeros it would still decay.
             parameter.grad = part.view_as(parameter) if count else None
@@ -96,15 +142,24 @@ class Machine:
         """Replace each tensor by its mean over all processes."""
         if self.processes > 1:
             for tensor in tensors:
-                tensor.copy_(self.accelerator.reduce(tensor, "mean"))
+                tensor.copy_(self._reduce(tensor, "mean"))
 
     def sum_numbers(self, numbers: list[float]) -> list[float]:
         """Each number summed over all processes."""
         if self.processes == 1:
             return numbers
         mine = torch.tensor(numbers, dtype=torch.float64, device=self.accelerator.device)  # (number)
-        summed: list[float] = self.accelerator.reduce(mine, "sum").tolist()
+        summed: list[float] = self.sum_tensor(mine).tolist()
         return summed
+
+    def sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor summed over all processes."""
+        return tensor if self.processes == 1 else self._reduce(tensor, "sum")
+
+    def _reduce(self, tensor: torch.Tensor, how: str) -> torch.Tensor:
+        with self._together():
+            found: torch.Tensor = self.accelerator.reduce(tensor, how)
+        return found
 
     def agree(self, *wishes: bool) -> list[bool]:
         """For each flag, whether any process sets it. Clocks and signals differ, but all processes must act alike."""
@@ -116,7 +171,30 @@ class Machine:
             return items
         from accelerate.utils import gather_object
 
-        return gather_object(items)
+        with self._together():
+            return gather_object(items)
+
+    def first(self, find: Callable[[], Found]) -> Found:
+        """What the main process finds, on every process. Clocks, and caches of shared disks, differ."""
+        return self.gather([find()] if self.is_main else [])[0]
+
+    def check_shared(self, folder: Path) -> None:
+        """Raise UserError if a folder is not the same one for all processes: they may be on several machines."""
+        if self.processes == 1:
+            return
+        probe = folder / self.first(lambda: f"{temporary(Path('shared'))}{secrets.token_hex(8)}")
+        if self.is_main:
+            with clear_disk_errors(folder):
+                probe.touch()
+        self.wait()
+        (is_missing,) = self.agree(not probe.exists())
+        if self.is_main:
+            probe.unlink(missing_ok=True)
+        if is_missing:
+            raise UserError(
+                f"run = '{folder}' is not the same folder for all {self.processes} processes: set `run` to the full "
+                "path of a folder on a disk that all machines share."
+            )
 
     def watch_memory(self) -> None:
         """Reset the peak that `peak_memory` reports."""
@@ -140,6 +218,13 @@ class Machine:
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         many = f", {self.processes} processes" if self.processes > 1 else ""
         return f"{name}, {str(self.dtype).removeprefix('torch.')}{many}"
+
+
+def _is_launched_on_cpu(device: str) -> bool:
+    """Whether this is one of several processes, and they run on CPUs. Those need to be told so."""
+    if int(os.environ.get("WORLD_SIZE") or 1) == 1:
+        return False
+    return device.startswith("cpu") or not torch.accelerator.is_available() or torch.backends.mps.is_available()
 
 
 def _explicit_device(name: str) -> torch.device:

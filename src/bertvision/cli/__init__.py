@@ -105,7 +105,8 @@ class Commands(TyperGroup):
             number = interrupts.received[0]
         finally:
             interrupts.orderly = False
-        typer.echo(f"\n{interrupts.sentence(number)}", err=True)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes, one of each machine
+            typer.echo(f"\n{interrupts.sentence(number)}", err=True)
         raise typer.Exit(interrupts.exit_code(number))
 
 
@@ -171,7 +172,10 @@ def main() -> None:
 
 
 def _print_error(text: str, code: int) -> int:
-    print(text, file=sys.stderr)
+    """Print an error. Each of several processes of a launch says which it is: the cause may be in one of them."""
+    processes, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
+    which = f"process {int(rank) + 1} of {processes}: " if processes != "1" and rank.isdecimal() else ""
+    sys.stderr.write(f"{which}{text}\n")  # in one piece: other processes write too
     return code
 
 

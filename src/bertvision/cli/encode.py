@@ -43,9 +43,10 @@ def encode(
     try:
         stores = encode_states(job, split, number)
     except UnfinishedError as unfinished:
-        typer.echo(str(unfinished))
-        return
-    for store in stores:
+        stores = []
+        if job.machine.is_main:
+            typer.echo(str(unfinished))
+    for store in stores if job.machine.is_main else ():
         facts = store.manifest
         typer.echo(
             f"{store.location}: {counted(facts.windows, 'window')}, {counted(facts.tokens, 'token')}, "

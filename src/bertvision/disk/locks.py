@@ -79,17 +79,16 @@ def writing_in(
     place: Place,
     wait: bool = False,
     say: Callable[[str], None] = lambda _: None,
-    is_main: bool = True,
-    agree: Callable[[Found], Found] = lambda found: found,
+    first: Callable[[Callable[[], Found]], Found] = lambda find: find(),
 ) -> Iterator[bool]:
     """Hold the lock of a folder. Raise UserError if another process has it or, with `wait`, wait until it is free.
     Yield whether this process has it: not where the disk has no locks, nor in others than the main process.
 
-    Of several processes of one launch, only the main one takes the lock; `agree` hands what it found to all.
+    Of several processes of one launch, only the main one takes the lock; `first` hands what it found to all.
     """
     lock = _Lock(place, say)
     try:
-        while (found := agree(lock.try_for(TURN if lock.has_said else 0.0) if is_main else None)) is not None:
+        while (found := first(lambda: lock.try_for(TURN if lock.has_said else 0.0))) is not None:
             if isinstance(found, UserError):
                 raise found
             if not wait:

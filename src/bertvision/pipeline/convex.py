@@ -80,9 +80,8 @@ def _draw_rows(states: States, name: str, keep: tuple[Part, ...], towers: bool, 
     windows = np.sort(order[:count])  # (row)
     some = features.take(windows)
     with job.reporter.bar("encoding for convex heads", int(some.lengths.sum()), "tokens") as bar:
-        memory = MemoryStates.encode(
-            states.encoder, some, keep, job.encode_tokens, bar, some.towers if towers else None
-        )
+        alone = some.towers if towers else None
+        memory = MemoryStates.encode(states.encoder, some, keep, job.encode_tokens, bar, alone, job.machine)
     return _Rows(memory, windows)
 
 

@@ -44,8 +44,9 @@ from bertvision.training.methods import check_method
 def finetune(job: Job) -> None:
     """Fine-tune the encoder and save every snapshot."""
     stamp, say = job.stamps.finetune, job.reporter.say
-    missing = [epochs for epochs in job.snapshots if not job.folder.is_done(job.folder.encoder(epochs), stamp)]
-    job.machine.wait()  # no process writes before all have checked
+    missing = job.machine.first(
+        lambda: [epochs for epochs in job.snapshots if not job.folder.is_done(job.folder.encoder(epochs), stamp)]
+    )
     checkpoints = Checkpoints(job.folder.checkpoints / "finetune", stamp, job.config.finetune.checkpoint_seconds)
     if not missing:
         if job.machine.is_main:
@@ -161,8 +162,7 @@ def _judge_output_layers(job: Job, encoder: Encoder, output: OutputLayers) -> di
     judged = [
         (-math.inf if math.isnan(score) else score, -loss) for score, loss in zip(scores, total.tolist(), strict=True)
     ]
-    agreed: list[tuple[float, float]] = machine.gather([judged] if machine.is_main else [])[0]
-    return dict(zip(output.layers, agreed, strict=True))
+    return dict(zip(output.layers, machine.first(lambda: judged), strict=True))
 
 
 def _is_for(own: CheckpointOutputLayer, job: Job) -> bool:

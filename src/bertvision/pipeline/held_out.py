@@ -65,13 +65,9 @@ class HeldOut:
         if not members:
             return {}
         outputs, machine = self.outputs.of(members), self.job.machine
-        scores = (
-            [{name: score_held_out(self.job, found, self.metric) for name, found in outputs.items()}]
-            if machine.is_main
-            else []
+        return machine.first(
+            lambda: {name: score_held_out(self.job, found, self.metric) for name, found in outputs.items()}
         )
-        agreed: dict[str, float] = machine.gather(scores)[0]
-        return agreed
 
 
 def score_held_out(job: Job, outputs: np.ndarray, metric: str) -> float:

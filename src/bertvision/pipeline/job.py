@@ -86,16 +86,12 @@ class Job:
             yield
             return
         machine, place = self.machine, lock_in(self.folder.path)
-
-        def agree(found: Any) -> Any:
-            return machine.gather([found] if machine.is_main else [])[0]
-
-        with writing_in(place, self.wait, self.reporter.say, machine.is_main, agree) as is_locked:
+        with writing_in(place, self.wait, self.reporter.say, machine.first) as is_locked:
             self.folder.is_locked = True
             try:
                 if machine.is_main:
                     self.folder.sweep(is_locked)
-                machine.wait()
+                machine.check_shared(self.folder.path)
                 yield
             finally:
                 self.folder.is_locked = False
@@ -105,7 +101,8 @@ class Job:
     @cached_property
     def machine(self) -> Machine:
         encoder = self.config.encoder
-        machine = Machine(encoder.device, encoder.dtype, self.config.finetune.track, self.folder.path, encoder.record)
+        track = self.config.finetune.track
+        machine = Machine(encoder.device, encoder.dtype, track, self.folder.path, encoder.record, shares=True)
         if not machine.is_main:
             self.reporter = Reporter()  # only the main process prints
         self.reporter.detail("threads", str(machine.threads))

@@ -3,6 +3,7 @@
 import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,8 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
     """Run one pass per split for all models whose predictions are missing; held-out data first, for the threshold."""
     loaded: tuple[Encoder, Any] | None = None
     for split in job.scored_splits:
-        todo = [row for row in rows if not row.facts.get("failed") and not _is_predicted(job, epochs, split, row)]
+        missing = job.machine.first(partial(_find_missing, job, epochs, split, rows))
+        todo = [row for row in rows if row.name in missing]
         if not todo:
             continue
         loaded = loaded or load_snapshot(job.folder.encoder(epochs), job.config.encoder, job.machine)
@@ -113,6 +115,11 @@ def _predict_missing(job: Job, epochs: float, rows: list[Row]) -> None:
             for row in todo:
                 _keep_predictions(job, epochs, split, row, outputs[row.name])
         job.machine.wait()
+
+
+def _find_missing(job: Job, epochs: float, split: str, rows: list[Row]) -> list[str]:
+    """The names of the models without predictions."""
+    return [row.name for row in rows if not row.facts.get("failed") and not _is_predicted(job, epochs, split, row)]
 
 
 def _is_predicted(job: Job, epochs: float, split: str, row: Row) -> bool:

@@ -174,15 +174,14 @@ class States:
         if (spec.name, passes) not in self._choices:
             before = (job.folder.read(SOURCES, SourcesFile) or {}).get(spec.name)
             if resumed and before is not None and before.source in (STREAMED, STORED):
-                choice: Choice | None = before
+                choice = job.machine.first(lambda: before)
             else:
                 # On all processes at once, because they also share the machine during training.
                 rate = self._encoder_rate(keep) if passes > 1 else None
                 lengths = job.features("train").lengths
                 work = passes, len(lengths), int(lengths.sum()), lambda: rate or self._encoder_rate(keep)
-                choice = weigh_states(spec, *work) if job.machine.is_main else None
-            # Timings differ between processes, but all must agree: use the main process's choice.
-            self._choices[spec.name, passes] = job.machine.gather([choice] if job.machine.is_main else [])[0]
+                choice = job.machine.first(lambda: weigh_states(spec, *work))
+            self._choices[spec.name, passes] = choice
         return self._choices[spec.name, passes]
 
     def _spec(self, keep: tuple[Part, ...], split: str = "train") -> StoreSpec:
@@ -224,7 +223,7 @@ class States:
             return MemoryStates.load(store, keep, features, job.machine.device, job.machine.dtype)
         what = f"encoding {split}" + (", each text alone" if towers else "")
         with job.reporter.bar(what, int(windows.lengths.sum()), "tokens") as bar:
-            return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar, alone)
+            return MemoryStates.encode(self.encoder, features, keep, job.encode_tokens, bar, alone, job.machine)
 
     def _find_kept(self, keep: tuple[Part, ...], split: str) -> Store | None:
         """The store to load states into memory from, if any."""
@@ -335,7 +334,7 @@ def fits_in_memory(job: Job, encoder: Encoder, keep: tuple[Part, ...], windows: 
     if job.machine.device.type == "cuda":
         free = float(torch.cuda.mem_get_info(job.machine.device)[0])
     else:
-        free = float(psutil.virtual_memory().available) / job.machine.processes
+        free = float(psutil.virtual_memory().available) / job.machine.neighbours
     needed = 4 * windows * (encoder.shape.layers + 1) * encoder.shape.hidden * len(keep)
     return "tokens" not in keep and needed < MEMORY_SHARE * free
 

@@ -3,6 +3,7 @@
 import dataclasses
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,18 +64,24 @@ def _check_pairs(job: Job, member: MemberConfig) -> None:
 def train(job: Job) -> None:
     """Train every missing head on each of its snapshots."""
     for epochs in job.head_snapshots:
-        missing = [
-            member
-            for member in job.members
-            if not job.folder.is_done(job.folder.head(epochs, member.name), job.stamps.member(epochs, member))
-        ]
+        missing = job.machine.first(partial(_find_missing, job, epochs))
         if missing:
-            _train_on(job, epochs, missing)
+            _train_on(job, epochs, [member for member in job.members if member.name in missing])
         else:
             if job.machine.is_main:
                 for one in PASSES:  # left by a kill after the last head
                     shutil.rmtree(_checkpoints(job, epochs, one), ignore_errors=True)
             job.reporter.say(f"heads on the snapshot at {counted(epochs, 'epoch')}: already done.")
+
+
+def _find_missing(job: Job, epochs: float) -> list[str]:
+    """The names of the members that are not trained."""
+    trained = job.folder.head
+    return [
+        member.name
+        for member in job.members
+        if not job.folder.is_done(trained(epochs, member.name), job.stamps.member(epochs, member))
+    ]
 
 
 def _checkpoints(job: Job, epochs: float, one: str) -> Path:

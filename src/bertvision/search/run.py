@@ -10,7 +10,6 @@ import dataclasses
 import math
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -92,7 +91,7 @@ def try_members(job: Job) -> History:
     metric = _find_metric(job)
     study = _open_study(job, metric)
     trainer = PopulationTrainer(job, study, metric)
-    while population := _from_main_process(job, lambda: _next_population(job, study)):
+    while population := job.machine.first(lambda: _next_population(job, study)):
         trainer.try_population(population)
         _write_history(job, study, metric)
     if job.machine.is_main:
@@ -200,13 +199,8 @@ def _write_history(job: Job, study: Study, metric: str) -> History:
         write_history(history, job.folder.file("search"))
         return history
 
-    found: History = _from_main_process(job, write)
+    found: History = job.machine.first(write)
     return found
-
-
-def _from_main_process(job: Job, ask: Callable[[], Any]) -> Any:
-    """Call `ask` in the main process, the only one with the study, and return its result in all processes."""
-    return job.machine.gather([ask()] if job.machine.is_main else [])[0]
 
 
 # ---------------------------------------------------------------------- passes

@@ -12,6 +12,7 @@ from bertvision.data.packing import fill_batches
 from bertvision.data.windows import Features, Towers
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.states import HiddenStates, Part, pack_tokens
+from bertvision.machine import Machine
 from bertvision.progress import Bar
 from bertvision.sources.base import StateBatch, Targets, pack_targets
 from bertvision.sources.store.dtypes import from_stored
@@ -67,21 +68,24 @@ class MemoryStates:
         tokens: int = 8192,
         bar: Bar | None = None,
         towers: Towers | None = None,
+        machine: Machine | None = None,
     ) -> "MemoryStates":
         """Run the frozen encoder over every window, longest first: this needs little padding, and if memory is too
-        small, it fails at once. Of two `towers`, over every text."""
+        small, it fails at once. Of two `towers`, over every text. The processes of a `machine` divide the work."""
         features = features if towers is None else towers.texts
         order = np.argsort(-features.lengths, kind="stable")
         found: dict[Part, list[Tensor]] = {name: [] for name in keep}
-        for windows in fill_batches(features.lengths, order, tokens=tokens):
+        plan = fill_batches(features.lengths, order, tokens=tokens)
+        mine = plan[machine.rank :: machine.processes] if machine else plan
+        for windows in mine or plan[:1]:  # a process without a batch needs one to know its shape
             with torch.no_grad():
                 states = encoder.eval()(pack_tokens(features, windows), keep=keep)
             for name in keep:
                 found[name].append(states.parts()[name])
             if bar:
                 bar.advance(int(features.lengths[windows].sum()))
-        back = torch.from_numpy(np.argsort(order, kind="stable"))  # (window) its index in the encoded order
-        joined = {name: torch.cat(parts)[back.to(parts[0].device)] for name, parts in found.items()}
+        rows = np.concatenate([np.zeros(0, dtype=np.int64), *mine])  # (window of this process)
+        joined = {name: _join(parts, rows, len(order), machine) for name, parts in found.items()}
         return cls(joined, encoder.shape.pooled, "they are small, so they are encoded once", towers)
 
     @classmethod
@@ -99,6 +103,14 @@ class MemoryStates:
             first += shard.windows
         parts = {name: torch.cat(tensors) for name, tensors in found.items()}
         return cls(parts, store.contents.pooled, f"they are small, so they are read once from {store.location}")
+
+
+def _join(parts: list[Tensor], rows: np.ndarray, count: int, machine: Machine | None) -> Tensor:
+    """The states of all windows. `parts` are those of this process, for the windows in `rows`."""
+    joined = torch.cat(parts)  # (own window, layer, hidden)
+    whole = joined.new_zeros(count, *joined.shape[1:])  # (window, layer, hidden)
+    whole[torch.from_numpy(rows).to(joined.device)] = joined[: len(rows)]
+    return machine.sum_tensor(whole) if machine else whole
 
 
 class MemorySource:

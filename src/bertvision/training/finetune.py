@@ -228,7 +228,7 @@ class Finetuning:
             self._update_weights()
         self.step += 1
         shown = self.step % LOG_STEPS == 0 or self.step == steps
-        return prepared.tokens, self._mean_loss(loss) if shown else None
+        return prepared.tokens, round(self.machine.sum_numbers([float(loss)])[0], 5) if shown else None
 
     def _update_weights(self) -> None:
         """Clip the gradients and update the weights."""
@@ -310,11 +310,6 @@ class Finetuning:
             "(finetune.memory_tokens); gradients are accumulated, so the batch size is unchanged."
         )
         return True
-
-    def _mean_loss(self, loss: Tensor) -> float:
-        if self.machine.processes > 1:
-            loss = self.machine.accelerator.reduce(loss, "sum")
-        return round(float(loss), 5)
 
     def _tokens_up_to(self, step: int) -> int:
         return sum(int(self.features.lengths[self.plan.batch(done)].sum()) for done in range(step))

@@ -118,14 +118,14 @@ for _ in range(40):
 
 def test_only_the_main_process_of_a_launch_takes_it_and_all_end_with_its_sentence(tmp_path: Path) -> None:
     place = lock_in(tmp_path / "run")
-    with writing_in(place, is_main=False):
+    with writing_in(place, first=lambda _: None):
         assert not place.file.exists()
     refused = UserError("no space left")
-    with pytest.raises(UserError, match="no space left"), writing_in(place, is_main=False, agree=lambda _: refused):
+    with pytest.raises(UserError, match="no space left"), writing_in(place, first=lambda _: refused):
         pass
     with (
         pytest.raises(UserError, match="another process .* `bertvision run`"),
-        writing_in(place, is_main=False, agree=lambda _: "`bertvision run`"),
+        writing_in(place, first=lambda _: "`bertvision run`"),
     ):
         pass
 

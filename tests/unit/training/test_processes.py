@@ -94,7 +94,7 @@ def free_port() -> int:
 def run_two(folder: Path) -> None:
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests" / "fixtures")])
     shared = {
-        **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true",
+        **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
     }  # fmt: skip
