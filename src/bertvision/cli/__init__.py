@@ -51,7 +51,7 @@ Wait = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
-PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit")
+PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit", "file")
 """Parameters of commands that are paths, although they are strings: they can also be names or addresses."""
 
 
