@@ -199,11 +199,14 @@ class Job:
     def _labelled(self, split: str) -> Sequence[Example]:
         with spooling_in(self.folder.path):
             examples = self.task.read(split)
-        missing = [e.id for e in examples if (e.answers if self.task.kind.reads_answers else e.target) is None]
-        if missing:
+        count, first = 0, ""
+        for example in examples:
+            if (example.answers if self.task.kind.reads_answers else example.target) is None:
+                count, first = count + 1, first or example.id
+        if count:
             raise UserError(
-                f"the {split} split of {self.task.name} has {counted(len(missing), 'example')} without a target; the "
-                f"first is '{missing[0]}'. Use labelled data here, and `bertvision predict` for unlabelled data."
+                f"the {split} split of {self.task.name} has {counted(count, 'example')} without a target; the "
+                f"first is '{first}'. Use labelled data here, and `bertvision predict` for unlabelled data."
             )
         if not examples:
             raise UserError(f"the {split} split of {self.task.name} is empty ({self.task.source}).")
