@@ -15,6 +15,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from weakref import finalize
 
 from bertvision.disk.writing import clear_disk_errors, existing_folder, temporary
 
@@ -37,6 +38,7 @@ class Spool:
 
     def __init__(self) -> None:
         self.folder, self._file = _open()
+        finalize(self, self._file.close)
         self.size = 0
         self._lock = Lock()
 
@@ -78,7 +80,7 @@ def _open() -> tuple[Path, Any]:
 
 def fill_buffers(file: Any, start: int, buffers: Sequence[memoryview]) -> int:
     """Fill the buffers one after the other from byte `start` on. Return the byte after the last one read."""
-    left = list(buffers)
+    left = [buffer for buffer in buffers if len(buffer)]
     while left:
         if hasattr(os, "preadv"):
             count = os.preadv(file.fileno(), left, start)

@@ -220,14 +220,14 @@ def in_batches(
     """The predictions of all examples, predicted a batch at a time. With `one_bar`, the owner's bars for single batches
     are not shown."""
     if not one_bar or len(examples) <= MOST_ROWS:
-        for batch in batches_of(examples):
+        for batch in batches_of(examples, MOST_ROWS):
             yield from predict(batch)
         return
     reporter = owner.reporter
     try:
         with reporter.bar("predicting", len(examples), "texts") as bar:
             owner.reporter = Reporter()
-            for batch in batches_of(examples):
+            for batch in batches_of(examples, MOST_ROWS):
                 yield from predict(batch)
                 bar.advance(len(batch))
     finally:
