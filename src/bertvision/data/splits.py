@@ -58,12 +58,16 @@ def _codes(keys: Iterable[str], count: int) -> npt.NDArray[np.uint64]:
 
 def _draw_groups(codes: npt.NDArray[np.uint64], wanted: int, seed: int) -> npt.NDArray[np.int64]:
     """The examples of groups drawn until there are as many as wanted. Groups are numbered in order of appearance."""
+    draws = np.random.default_rng([seed, 2])
+    alike = np.sort(codes)
+    if (alike[1:] != alike[:-1]).all():  # every example is a group
+        del alike
+        return draws.permutation(len(codes))[:wanted].copy()
     order = np.argsort(codes, kind="stable")  # (example,) those of a group are neighbours, in order
-    codes = codes[order]
-    begins = np.flatnonzero(np.concatenate([[True], codes[1:] != codes[:-1]]))  # (group,)
-    del codes
+    begins = np.flatnonzero(np.concatenate([[True], alike[1:] != alike[:-1]]))  # (group,)
+    del codes, alike
     sizes = np.diff(begins, append=len(order))  # (group,)
     drawn = np.argsort(order[begins], kind="stable")  # (group,) in order of appearance
-    drawn = drawn[np.random.default_rng([seed, 2]).permutation(len(begins))]  # (group,) in the order of drawing
+    drawn = drawn[draws.permutation(len(begins))]  # (group,) in the order of drawing
     drawn = drawn[: int(np.searchsorted(np.cumsum(sizes[drawn]), wanted)) + 1]
     return np.concatenate([order[begins[group] : begins[group] + sizes[group]] for group in drawn])

@@ -16,7 +16,7 @@ from bertvision.disk import Spool
 
 MOST_EXAMPLES, MOST_CHARACTERS = 50_000, 50_000_000
 """That are held in memory."""
-MOST_BYTES = 16 << 20
+MOST_BYTES = 8 << 20
 """Of an array that is held in memory."""
 BLOCK = 256
 """Examples that are read from disk at once."""
@@ -159,18 +159,19 @@ def ids_of(examples: Sequence[Example]) -> Sequence[str]:
 class GrowingArray:
     """An array that grows at its end. It is on disk once it is large; of equal numbers, only one is kept."""
 
-    def __init__(self, dtype: Any, *shape: int) -> None:
-        """`shape` is that of an entry."""
-        self.dtype, self.shape = np.dtype(dtype), shape
+    def __init__(self, dtype: Any, *shape: int, on_disk: bool = True) -> None:
+        """`shape` is that of an entry. Only with `on_disk` may it leave the memory."""
+        self.dtype, self.shape, self._on_disk = np.dtype(dtype), shape, on_disk
         self._count = 0
-        self._parts: list[np.ndarray] = []
-        self._bytes = 0
+        self._buffer = np.empty((0, *shape), self.dtype)
+        self._filled = 0
+        """Entries in the buffer; those before them are in the spool."""
         self._spool: Spool | None = None
         self._same: Any = None
         """The number that all entries are, as long as they are equal."""
 
     def append(self, values: np.ndarray) -> None:
-        values = np.ascontiguousarray(values, dtype=self.dtype)
+        values = np.asarray(values, dtype=self.dtype)
         if not values.size:
             return
         if not self._count:
@@ -184,28 +185,29 @@ class GrowingArray:
         self._count += len(values)
 
     def _keep(self, values: np.ndarray) -> None:
-        self._parts.append(values)
-        self._bytes += values.nbytes
-        if self._bytes > MOST_BYTES and self._spool is None:
-            self._spool = Spool()
-        if self._spool is not None:
-            for part in self._parts:
-                self._spool.append(part)
-            self._parts = []
+        needed = self._filled + len(values)
+        if needed > len(self._buffer):  # one block of memory that grows: small ones would leave holes
+            self._buffer.resize((2 * needed, *self.shape), refcheck=False)
+        self._buffer[self._filled : needed] = values
+        self._filled = needed
+        if self._on_disk and self._buffer[:needed].nbytes > MOST_BYTES:
+            self._spool = self._spool or Spool()
+            self._spool.append(self._buffer[:needed])
+            self._filled = 0
 
-    def finish(self, in_memory: bool = False) -> Any:
-        """The whole array; a `SpooledArray` if it is large, unless it is needed `in_memory`. One that can't be written
-        stands for many equal numbers."""
+    def finish(self) -> Any:
+        """The whole array; a `SpooledArray` if it is large. One that can't be written stands for many equal numbers."""
         shape = self._count, *self.shape
         if self._same is not None:
             same = np.broadcast_to(np.array(self._same, self.dtype), shape)
             return same.copy() if same.nbytes <= MOST_BYTES else same
-        if self._spool is not None:
-            spooled = SpooledArray(self._spool, self.dtype, shape)
-            return spooled[:] if in_memory else spooled
-        found = np.concatenate([*self._parts, np.zeros((0, *self.shape), self.dtype)])
-        self._parts = []
-        return found
+        self._buffer.resize((self._filled, *self.shape), refcheck=False)
+        if self._spool is None:
+            return self._buffer
+        if self._filled:
+            self._spool.append(self._buffer)
+        self._buffer = np.empty((0, *self.shape), self.dtype)
+        return SpooledArray(self._spool, self.dtype, shape)
 
 
 class SpooledArray:

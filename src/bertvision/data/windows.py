@@ -334,11 +334,13 @@ def _passage_offsets(encodings: list[Any]) -> Int32:
 def _new_columns() -> dict[str, GrowingArray]:
     """The fields of Features, without windows."""
     empty = _pack([], _Batch(), False)
-    return {name: GrowingArray(values.dtype, *values.shape[1:]) for name, values in empty.items()}
+    return {
+        name: GrowingArray(values.dtype, *values.shape[1:], on_disk=name in OF_TOKENS) for name, values in empty.items()
+    }
 
 
 def _join(columns: dict[str, GrowingArray]) -> Features:
-    found: dict[str, Any] = {name: column.finish(in_memory=name not in OF_TOKENS) for name, column in columns.items()}
+    found: dict[str, Any] = {name: column.finish() for name, column in columns.items()}
     starts = np.cumsum(found["lengths"], dtype=np.int64)  # (window,)
     starts -= found["lengths"]
     return Features(starts=starts, **found)

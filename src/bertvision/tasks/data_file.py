@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from bertvision.errors import UserError
-from bertvision.network import find_address_mistake, is_address, may_download, not_downloaded
+from bertvision.network import find_address_mistake, is_address, may_download
 
 BLOCK = 4 << 20
 """Bytes per request."""
@@ -41,7 +41,10 @@ class Address:
     def open(self) -> IO[bytes]:
         """Open for reading, also at any position. Blocks are fetched as they are read."""
         if not may_download():
-            raise UserError(not_downloaded(f"'{self}'", f"bertvision check task.train={self}"))
+            raise UserError(
+                f"'{self}' is not read: this command does not download what is only named in a file. Copy the data to "
+                "this machine, and make the run with the copy."
+            )
         return cast(IO[bytes], io.BufferedReader(_Fetched(self), BLOCK))
 
 

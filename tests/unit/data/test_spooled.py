@@ -83,17 +83,17 @@ NUMBERS = st.sampled_from([0, 0, 0, -1, 7])
 @settings(max_examples=200)
 @given(st.data(), SHAPES, st.sampled_from([np.int8, np.int32, np.float32]), st.booleans())
 def test_a_growing_array_equals_the_joined_parts(
-    data: st.DataObject, shape: tuple[int, ...], dtype: Any, in_memory: bool
+    data: st.DataObject, shape: tuple[int, ...], dtype: Any, on_disk: bool
 ) -> None:
     part = st.integers(0, 9).flatmap(lambda count: arrays.arrays(dtype, (count, *shape), elements=NUMBERS))
     parts = data.draw(st.lists(part, max_size=8))
     whole = np.concatenate([*parts, np.zeros((0, *shape), dtype)])
-    column = GrowingArray(dtype, *shape)
+    column = GrowingArray(dtype, *shape, on_disk=on_disk)
     for one in parts:
         column.append(one)
-    found = column.finish(in_memory)
+    found = column.finish()
     assert (found.shape, found.dtype, len(found)) == (whole.shape, whole.dtype, len(whole))
-    assert isinstance(found, np.ndarray) or not in_memory
+    assert isinstance(found, np.ndarray) or on_disk
     assert np.array_equal(np.asarray(found), whole)
     assert b"".join(pieces_of(found)) == whole.tobytes()
     some = data.draw(st.slices(len(whole)).filter(lambda one: one.step in (None, 1)))
@@ -110,10 +110,10 @@ def test_large_arrays_of_different_numbers_are_on_disk_and_equal_numbers_take_no
     for first in range(0, 1000, 100):
         column.append(np.arange(first, first + 100, dtype=np.int32))
         same.append(np.full((100, 2), -1, dtype=np.int32))
-    assert isinstance(column.finish(), SpooledArray)
-    assert same.finish().strides == (0, 0)
+    found = column.finish()
+    assert isinstance(found, SpooledArray) and same.finish().strides == (0, 0)
     with pytest.raises(IndexError):
-        column.finish()[np.array([999, 1000])]
+        found[np.array([999, 1000])]
 
 
 def test_spools_are_closed_with_what_reads_them() -> None:
