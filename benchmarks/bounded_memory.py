@@ -53,24 +53,27 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 2_000_000])
     parser.add_argument("--work", nargs="+", choices=WORK, default=["read", "tokenize", "encode", "predict"])
     parser.add_argument("--format", choices=("csv", "jsonl", "parquet"), default="csv")
+    parser.add_argument("--words", type=int, nargs=2, default=[4, 14], metavar=("LEAST", "MOST"), help="of a text")
     parser.add_argument("--folder", help="for the tables, stores and temporary files; needs 4 GB for 2 million rows")
     options = parser.parse_args()
     place = Path(tempfile.mkdtemp(dir=options.folder))
     try:
-        measure(place, options.rows, options.work, options.format)
+        measure(place, options)
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def measure(place: Path, sizes: list[int], wanted: list[str], form: str) -> None:
+def measure(place: Path, options: argparse.Namespace) -> None:
+    sizes, wanted, form = options.rows, options.work, options.format
+    words = tuple(options.words)
     run_child([sys.executable, "-c", ENCODER, place / "encoder", TESTS / "fixtures"])
+    write_table(place / "small.csv", SMALL, words)
     if "predict" in wanted:
-        write_table(place / "small.csv", SMALL)
         run_child(bertvision("run", config(place, place / "small.csv", place / "model")))
     peaks: dict[str, list[float]] = {name: [] for name in wanted}
     for rows in sizes:
         table = place / f"rows_{rows}.{form}"
-        write_table(table, rows)
+        write_table(table, rows, words)
         stored = place / f"run_{rows}"
         settings = config(place, table, stored)
         out = place / "predictions.jsonl"
@@ -132,21 +135,19 @@ source = "stored"
 max_length = 48
 """
     )
-    if not (place / "small.csv").exists():
-        write_table(place / "small.csv", SMALL)
     return path
 
 
-def rows_of(count: int) -> Iterator[tuple[str, str]]:
+def rows_of(count: int, length: tuple[int, ...]) -> Iterator[tuple[str, str]]:
     draws = random.Random(0)
     words = [word for word in WORDS.read_text(encoding="utf-8").split() if word.isalpha()]
     for number in range(count):
-        text = " ".join(draws.choices(words, k=draws.randint(4, 14)))
+        text = " ".join(draws.choices(words, k=draws.randint(*length)))
         yield f"{text} {number}", draws.choice(["good", "bad"])
 
 
-def write_table(path: Path, count: int) -> None:
-    rows = rows_of(count)
+def write_table(path: Path, count: int, length: tuple[int, ...]) -> None:
+    rows = rows_of(count, length)
     if path.suffix == ".parquet":
         import pyarrow
         from pyarrow import parquet
