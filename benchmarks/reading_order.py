@@ -135,11 +135,12 @@ def find_reads(source: StoredSource) -> tuple[np.ndarray, np.ndarray]:
     """Start and size of every read of a pass, in order, if the shards are contiguous on disk."""
     reading, shards = source.reading, source.store.manifest.shards
     before = np.cumsum([0, *(shard.bytes for shard in shards)])  # (shard + 1)
-    position = before[reading.shard] + reading.start["tokens"]  # (window)
+    everything = np.arange(len(reading.lengths))  # (window)
+    position = before[reading.shard_of(everything)] + reading.start_of("tokens", everything)  # (window)
     starts, sizes = [], []
     for group in source.groups():
         windows = np.sort(np.concatenate([source.plan[step] for step in group]))  # a store is in the windows' order
-        first, stop = position[windows], position[windows] + reading.size["tokens"][windows]
+        first, stop = position[windows], position[windows] + reading.size_of("tokens", windows)
         begins = np.flatnonzero(np.append(True, first[1:] != stop[:-1]))  # adjacent windows are one read
         ends = np.append(begins[1:], len(windows)) - 1
         starts.append(first[begins])

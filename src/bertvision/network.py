@@ -1,7 +1,8 @@
 """What may be fetched over the network: only what the user named.
 
-A store's address must have one of a few schemes. Commands that read a finished run, a fitted model or a kit don't
-download what its files name, since somebody else may have written them: an encoder must be on this machine already.
+The address of a store or of a data file must have one of a few schemes. Commands that read a finished run, a fitted
+model or a kit don't download what its files name, since somebody else may have written them: an encoder must be on this
+machine already.
 """
 
 from collections.abc import Iterator
@@ -9,24 +10,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 SCHEMES = ["file", "s3", "gs", "az", "abfs", "hf"]
-"""Of store addresses. The tests add memory."""
+"""Of addresses. The tests add memory."""
 _may_download: ContextVar[bool] = ContextVar("may_download", default=True)
 
 
 def is_address(path: str) -> bool:
-    """Whether a store is at an address, not in a folder."""
+    """Whether a store or a data file is at an address, not in a folder of this machine."""
     return "://" in path
 
 
-def find_address_mistake(path: str) -> str:
-    """What is wrong with a store's address, as a sentence; '' if nothing is."""
+def find_address_mistake(path: str, what: str = "a store") -> str:
+    """What is wrong with the address of a store or of a data file, as a sentence; '' if nothing is."""
     if not is_address(path):
         return ""
     scheme, _, rest = path.partition("://")
     if scheme in SCHEMES and "::" not in rest:
         return ""
     shown = path if len(path) <= 60 else path[:60] + "…"
-    return f"'{shown}' is not the address of a store: give a folder, or an address that begins with {_listed()}."
+    local = "a folder" if what == "a store" else "a file"
+    return f"'{shown}' is not the address of {what}: give {local}, or an address that begins with {_listed()}."
 
 
 def _listed() -> str:

@@ -532,11 +532,12 @@ def test_the_size_of_a_file_to_fit_or_predict_has_an_option(
     tmp_path: Path, finished: Callable[..., Path], glue_folder: Path, refused: Callable[..., str]
 ) -> None:
     run = finished(name="rte", data=glue_folder)
-    path = tmp_path / "rows.csv"
-    path.write_text("sentence1,sentence2,label\n" + "a,b,x\n" * 3000)  # 506 bytes each
-    for words in (("fit", path), ("predict", run, "--file", path)):
+    path, more = tmp_path / "rows.csv", tmp_path / "more.csv"
+    path.write_text("sentence1,sentence2,label\n" + "a,b,x\n" * 3000)  # 506 bytes each: `fit` holds them in memory
+    more.write_text("sentence1,sentence2,label\n" + "a,b,x\n" * 20_000)  # 56 bytes each
+    for line, words in ((1977, ("fit", path)), (17857, ("predict", run, "--file", more))):
         said = refused(*words, "--most-megabytes", 1)
-        says(said, "line 1977: the file takes more than the 1 MB allowed", "--most-megabytes", "task.most_megabytes")
+        says(said, f"line {line}: the file takes more than the 1 MB allowed", "--most-megabytes", "task.most_megabytes")
 
 
 def test_check_says_nothing_good_of_nonsense(rte: Path, refused: Callable[..., str]) -> None:

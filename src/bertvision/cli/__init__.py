@@ -43,7 +43,7 @@ Overrides = Annotated[
 MOST_MEGABYTES = 4096
 """As in `tasks.text_files`, which this module does not import, so that --help is fast."""
 MostMegabytes = Annotated[
-    int, typer.Option(min=1, max=10**9, help="Largest data file, decompressed, with 500 bytes more for each row.")
+    int, typer.Option(min=1, max=10**9, help="Largest data file, decompressed, with what rows need besides their text.")
 ]
 Wait = Annotated[
     bool, typer.Option("--wait", help="If another command is writing to the same folder, wait until it ends.")
@@ -51,7 +51,7 @@ Wait = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
-PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit")
+PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit", "file")
 """Parameters of commands that are paths, although they are strings: they can also be names or addresses."""
 
 

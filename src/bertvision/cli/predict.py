@@ -4,6 +4,10 @@ import json as json_format
 import math
 import os
 import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +17,9 @@ from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, app, print_jso
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import counted
+
+STYLE: dict[str, Any] = {"indent": 2, "ensure_ascii": False}
+"""Of JSON for people."""
 
 
 @app.command(
@@ -33,9 +40,10 @@ def predict(
     text: Annotated[str | None, typer.Option(help="Text to predict on (or the question).")] = None,
     text_pair: Annotated[str | None, typer.Option(help="Second text of a pair (or the passage).")] = None,
     file: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="File to predict on: CSV, TSV, JSONL, TXT (one text per line) or SQuAD JSON; .gz or .xz too."
+            help="File to predict on, or its address (s3://…): CSV, TSV, JSONL, Parquet, TXT (one text per line) or "
+            "SQuAD JSON; .gz or .xz too."
         ),
     ] = None,
     submission: Annotated[
@@ -111,7 +119,7 @@ def predict(
 def _check_options(
     text: str | None,
     text_pair: str | None,
-    file: Path | None,
+    file: str | None,
     out: Path | None,
     submission: Path | None,
     data: str | None,
@@ -130,7 +138,7 @@ def _check_options(
     ):  # fmt: skip
         if value is not None and there is None:
             raise UserError(f"{option} needs {partner}: add {partner}, or remove {option}.")
-    if out is not None and file is not None and out.resolve() == file.resolve():
+    if out is not None and file is not None and out.resolve() == Path(file).resolve():
         raise UserError(f"--out {out} is the input file: choose another path.")
 
 
@@ -145,20 +153,23 @@ def _predict_with_kit(
     tasks: str | None,
     text: str | None,
     text_pair: str | None,
-    file: Path | None,
+    file: str | None,
     out: Path | None,
     most_megabytes: int,
     json: bool,
 ) -> None:
+    from bertvision.data.spooled import collect_examples
+    from bertvision.disk import spooling_in
     from bertvision.kits import load
+    from bertvision.tasks.data_file import find_data_file
     from bertvision.tasks.new_text import read_any_text
     from bertvision.tasks.text_files import reading_up_to
 
     if text is None and file is None and not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text or --file.")
     wanted = None if tasks in (None, "all") else [task.strip() for task in str(tasks).split(",") if task.strip()]
-    with reading_up_to(most_megabytes):
-        examples = read_any_text(file) if file is not None else []
+    with reading_up_to(most_megabytes), spooling_in(_place_of(out)):
+        examples = collect_examples(read_any_text(find_data_file(file))) if file is not None else []
     kit = load(name, wanted, reporter=RichReporter())
     if text is None and file is None:
         _prompt_kit(kit, json)
@@ -170,42 +181,84 @@ def _predict_with_kit(
     print_json(row) if json else _print_kit_row(kit, row, max(map(len, row)))
 
 
-def _predict_file_with_kit(kit: Any, file: Path, examples: list[Any], out: Path | None, as_json: bool) -> None:
+def _place_of(out: Path | None) -> Path:
+    """A folder on a disk with room for as much as is read."""
+    return Path(tempfile.gettempdir()) if out is None else out.parent
+
+
+def _predict_file_with_kit(kit: Any, file: str, examples: Sequence[Any], out: Path | None, as_json: bool) -> None:
     from bertvision.data.texts import name_texts
 
     _check_ids(examples, file, out)
-    rows = kit.predict_rows([(one.text, one.text_pair) for one in examples])
-    named = [{**name_texts(one.id, one.text, one.text_pair), **row} for one, row in zip(examples, rows, strict=True)]
-    if out is not None:
-        _write_rows(out, named, {one.id: row for one, row in zip(examples, rows, strict=True)})
-        tasks = {task for row in rows if "error" not in row for task in row}
-        predicted = sum("error" not in row for row in rows)
-        typer.echo(f"predictions for {counted(predicted, 'text')}, {counted(len(tasks), 'task')}: {out}", err=True)
-    elif as_json:
-        print_json(named)
-    else:
-        width = max((len(task) for row in rows for task in row), default=0)
+    tasks: set[str] = set()
+    rows = kit.predict_file(examples, one_bar=out is not None)
+
+    def named() -> Iterator[tuple[dict[str, Any], Any]]:
         for one, row in zip(examples, rows, strict=True):
-            if "error" in row:
-                typer.echo(f"{one.id}\terror: {row['error']}")
-            else:
-                _print_kit_row(kit, row, width, f"{one.id}\t")
-    _exit_if_any_failed(rows)
+            tasks.update(row if "error" not in row else ())
+            yield {**name_texts(one.id, one.text, one.text_pair), **row}, row
+
+    def show(row: dict[str, Any]) -> None:
+        name, found = row["id"], {task: row[task] for task in kit.tasks if task in row}
+        if "error" in row:
+            typer.echo(f"{name}\terror: {row['error']}")
+        else:
+            _print_kit_row(kit, found, max(map(len, found), default=0), f"{name}\t")
+
+    counts = _put_out(named(), out, as_json, show)
+    if out is not None:
+        typer.echo(f"predictions for {counted(counts.good, 'text')}, {counted(len(tasks), 'task')}: {out}", err=True)
+    counts.exit_if_any_failed()
 
 
-def _check_ids(examples: list[Any], file: Path, out: Path | None) -> None:
+def _check_ids(examples: Sequence[Any], file: str, out: Path | None) -> None:
     """Ids are the keys of a .json file, so they must be unique there."""
     from bertvision.tasks.base import check_unique_ids
 
     if out is not None and out.suffix == ".json":
-        check_unique_ids((example.id for example in examples), str(file))
+        check_unique_ids(lambda: (example.id for example in examples), file)
 
 
-def _exit_if_any_failed(rows: list[dict[str, Any]]) -> None:
-    failed = sum("error" in row for row in rows)
-    if failed:
-        typer.echo(f"error: {failed:,} of {counted(len(rows), 'row')} could not be predicted.", err=True)
-        raise typer.Exit(1)
+@dataclass
+class _Counts:
+    """Rows that were predicted, and rows that could not be."""
+
+    good: int = 0
+    bad: int = 0
+
+    def add(self, row: dict[str, Any]) -> None:
+        is_bad = "error" in row
+        self.good, self.bad = self.good + (not is_bad), self.bad + is_bad
+
+    def exit_if_any_failed(self) -> None:
+        if self.bad:
+            rows = counted(self.good + self.bad, "row")
+            typer.echo(f"error: {self.bad:,} of {rows} could not be predicted.", err=True)
+            raise typer.Exit(1)
+
+
+def _put_out(
+    rows: Iterable[tuple[dict[str, Any], Any]], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
+) -> _Counts:
+    """Write or print rows as they are predicted. `rows` are pairs: a row, and its value in a .json file."""
+    counts = _Counts()
+    rows = _counting(rows, counts)
+    if out is not None:
+        _write_rows(out, rows)
+    elif as_json:
+        for piece in _json_items((json_format.dumps(row, **STYLE) for row, _ in rows), "[]"):
+            typer.echo(piece, nl=False)
+        typer.echo()
+    else:
+        for row, _ in rows:
+            show(row)
+    return counts
+
+
+def _counting(rows: Iterable[tuple[dict[str, Any], Any]], counts: _Counts) -> Iterator[tuple[dict[str, Any], Any]]:
+    for row, value in rows:
+        counts.add(row)
+        yield row, value
 
 
 def _prompt_kit(kit: Any, as_json: bool) -> None:
@@ -236,34 +289,50 @@ def _describe_trust(trust: dict[str, float]) -> str:
 
 
 def _predict_file(
-    predictor: Any, file: Path, out: Path | None, threshold: float, most_megabytes: int, as_json: bool
+    predictor: Any, file: str, out: Path | None, threshold: float, most_megabytes: int, as_json: bool
 ) -> None:
+    from bertvision.disk import spooling_in
     from bertvision.tasks.text_files import reading_up_to
 
-    with reading_up_to(most_megabytes):
+    with reading_up_to(most_megabytes), spooling_in(_place_of(out)):
         kind, examples = predictor.task.kind, predictor.read(file)
     _check_ids(examples, file, out)
-    rows = predictor.predict_rows(examples, threshold)
-    predicted = [row for row in rows if "error" not in row]
+    rows = predictor.predict_file(examples, threshold, one_bar=out is not None)
+
+    def show(row: dict[str, Any]) -> None:
+        typer.echo(f"{row['id']}\t{'error: ' + row['error'] if 'error' in row else kind.describe_row(row)}")
+
+    counts = _put_out(((row, None if "error" in row else kind.value_of(row)) for row in rows), out, as_json, show)
     if out is not None:
-        _write_rows(out, rows, {row["id"]: kind.value_of(row) for row in predicted})
-        typer.echo(f"{counted(len(predicted), 'prediction')} by {predictor.name}: {out}", err=True)
-    elif as_json:
-        print_json(rows)
-    else:
-        for row in rows:
-            typer.echo(f"{row['id']}\t{'error: ' + row['error'] if 'error' in row else kind.describe_row(row)}")
-    _exit_if_any_failed(rows)
+        typer.echo(f"{counted(counts.good, 'prediction')} by {predictor.name}: {out}", err=True)
+    counts.exit_if_any_failed()
 
 
-def _write_rows(out: Path, rows: list[dict[str, Any]], values: dict[str, Any]) -> None:
+def _write_rows(out: Path, rows: Iterable[tuple[dict[str, Any], Any]]) -> None:
     """Write rows as JSON lines; to a .json file, write one object, id → value."""
-    from bertvision.disk import write_json, write_text
+    from bertvision.disk import clear_disk_errors, writing_file
 
+    pieces: Iterable[str] = (json_format.dumps(row, ensure_ascii=False) + "\n" for row, _ in rows)
     if out.suffix == ".json":
-        write_json(out, values, "--out")
-    else:
-        write_text(out, "".join(json_format.dumps(row, ensure_ascii=False) + "\n" for row in rows), "--out")
+        items = (
+            f"{json_format.dumps(row['id'], ensure_ascii=False)}: {json_format.dumps(value, **STYLE)}"
+            for row, value in rows
+            if "error" not in row
+        )
+        pieces = chain(_json_items(items, "{}"), "\n")
+    with clear_disk_errors(out, "--out"), writing_file(out) as file:
+        for piece in pieces:
+            # A lone surrogate is written as JSON writes it, with its number.
+            file.write(piece.encode("utf-8", "backslashreplace"))
+
+
+def _json_items(items: Iterable[str], brackets: str) -> Iterator[str]:
+    """The pieces of a JSON list or object with these items, as `json.dumps` with an indent of 2 renders it."""
+    is_first = True
+    for item in items:
+        yield (brackets[0] if is_first else ",") + "\n  " + item.replace("\n", "\n  ")
+        is_first = False
+    yield brackets if is_first else "\n" + brackets[1]
 
 
 def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:

@@ -6,7 +6,7 @@ passage_text(passage, features.offsets[features.tokens_of(window)], start, end) 
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from itertools import chain
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bertvision.data.examples import Example
+from bertvision.data.spooled import GrowingArray
 from bertvision.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,11 +26,15 @@ BATCH = 1000  # examples tokenized at once, and per call of on_progress
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 Int32 = npt.NDArray[np.int32]
+OF_TOKENS = ("input_ids", "type_ids", "offsets")
 
 
 @dataclass(frozen=True)
 class Features:
-    """All windows of a list of examples, packed: their tokens are laid end to end."""
+    """All windows of some examples, packed: their tokens are laid end to end.
+
+    The arrays of tokens are on disk if they are large (`data.spooled.SpooledArray`): read them at slices, or at indices
+    of `find_tokens`."""
 
     input_ids: Int32
     """(token,)"""
@@ -142,7 +147,7 @@ class _Batch:
 
 
 def build_features(
-    examples: list[Example],
+    examples: Sequence[Example],
     tokenizer: "PreTrainedTokenizerBase",
     kind: WindowKind,
     windowed: bool,
@@ -161,22 +166,23 @@ def build_features(
     pairs = windowed or any(example.text_pair is not None for example in examples)
     _check_settings(tokenizer, windowed, pairs, max_length, overlap)
     too_long: list[tuple[str, int]] = []
-    parts: list[dict[str, npt.NDArray[Any]]] = []
+    columns = _new_columns()
     for first in range(0, len(examples), BATCH):
         batch = examples[first : first + BATCH]
         encodings = _encode(batch, tokenizer, pairs, None if windowed else max_length)
         cut = _cut(batch, first, encodings, kind, max_length, overlap, too_long)
-        parts.append(_pack(encodings, cut, "token_type_ids" in tokenizer.model_input_names))
+        for name, values in _pack(encodings, cut, "token_type_ids" in tokenizer.model_input_names).items():
+            columns[name].append(values)
         if on_progress is not None:
             on_progress(len(batch))
     if too_long:
         raise UserError(_too_long_message(too_long, tokenizer, max_length, overlap))
     towers = partial(_build_towers, examples, tokenizer, kind, max_length) if pairs and not windowed else None
-    return replace(_join(parts), make_towers=towers)
+    return replace(_join(columns), make_towers=towers)
 
 
 def _build_towers(
-    examples: list[Example], tokenizer: "PreTrainedTokenizerBase", kind: WindowKind, max_length: int
+    examples: Sequence[Example], tokenizer: "PreTrainedTokenizerBase", kind: WindowKind, max_length: int
 ) -> Towers:
     numbers: dict[str, int] = {}
     first = [numbers.setdefault(example.text, len(numbers)) for example in examples]
@@ -201,7 +207,7 @@ def _check_settings(
 
 
 def _encode(
-    batch: list[Example], tokenizer: "PreTrainedTokenizerBase", pairs: bool, truncate_to: int | None
+    batch: Sequence[Example], tokenizer: "PreTrainedTokenizerBase", pairs: bool, truncate_to: int | None
 ) -> list[Any]:
     """Tokenize a batch into one `tokenizers.Encoding` per example."""
     texts = [_encodable(example.text) for example in batch]
@@ -221,7 +227,7 @@ def _encodable(text: str) -> str:
 
 
 def _cut(
-    batch: list[Example],
+    batch: Sequence[Example],
     first: int,
     encodings: list[Any],
     kind: WindowKind,
@@ -325,14 +331,19 @@ def _passage_offsets(encodings: list[Any]) -> Int32:
     return offsets
 
 
-def _join(parts: list[dict[str, npt.NDArray[Any]]]) -> Features:
-    """Join the batches. Each field's parts are freed once joined, so peak memory stays near the size of the result."""
+def _new_columns() -> dict[str, GrowingArray]:
+    """The fields of Features, without windows."""
     empty = _pack([], _Batch(), False)
-    joined: dict[str, Any] = {
-        name: np.concatenate([part.pop(name) for part in parts] or [empty[name]]) for name in empty
+    return {
+        name: GrowingArray(values.dtype, *values.shape[1:], on_disk=name in OF_TOKENS) for name, values in empty.items()
     }
-    ends = np.cumsum(joined["lengths"], dtype=np.int64)  # (window,)
-    return Features(starts=ends - joined["lengths"], **joined)
+
+
+def _join(columns: dict[str, GrowingArray]) -> Features:
+    found: dict[str, Any] = {name: column.finish() for name, column in columns.items()}
+    starts = np.cumsum(found["lengths"], dtype=np.int64)  # (window,)
+    starts -= found["lengths"]
+    return Features(starts=starts, **found)
 
 
 def _too_long_message(

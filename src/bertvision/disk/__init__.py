@@ -17,6 +17,7 @@ from bertvision.disk.reading import (
     unreadable,
 )
 from bertvision.disk.seals import SEAL, digest_of, seal, seal_line, unseal, unseal_line
+from bertvision.disk.spool import Spool, fill_buffers, spooling_in
 from bertvision.disk.stamps import Stamp, check_files, mark_done, read_stamp, write_sealed
 from bertvision.disk.writing import (
     TEMPORARY,
@@ -43,6 +44,7 @@ __all__ = [
     "SEAL",
     "TEMPORARY",
     "DamagedError",
+    "Spool",
     "Stamp",
     "as_form",
     "as_path",
@@ -54,6 +56,7 @@ __all__ = [
     "escape_line_ends",
     "existing_folder",
     "file_fingerprint",
+    "fill_buffers",
     "fingerprint",
     "inside",
     "is_abandoned",
@@ -74,6 +77,7 @@ __all__ = [
     "save_tensors",
     "seal",
     "seal_line",
+    "spooling_in",
     "sweep",
     "sweep_below",
     "temporary",

@@ -229,7 +229,7 @@ class Kind(ABC):
 
     @abstractmethod
     def decode(
-        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
+        self, task: Asked, outputs: Array, features: Features, examples: Sequence[Example], how: Decoding = DEFAULT
     ) -> Predictions:
         """Turn the raw outputs of one model (token or window, output) into predictions for the examples."""
 
@@ -240,7 +240,7 @@ class Kind(ABC):
     # ------------------------------------------------------------------ scoring
 
     @abstractmethod
-    def example_results(self, predictions: Any, examples: list[Example]) -> ExampleResults:
+    def example_results(self, predictions: Any, examples: Sequence[Example]) -> ExampleResults:
         """Compare the predictions with the targets of the examples."""
 
     @abstractmethod
@@ -257,7 +257,7 @@ class Kind(ABC):
         """Return a function that computes a metric on any resample of the examples, for the bootstrap."""
 
     @abstractmethod
-    def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
+    def baseline(self, metrics: Sequence[str], train: Sequence[Example], examples: Sequence[Example]) -> Scores:
         """Return the scores of the trivial baseline."""
 
     # ------------------------------------------------------------------ tables
@@ -444,6 +444,6 @@ def join_results(parts: Sequence[ExampleResults]) -> ExampleResults:
     return type(parts[0])(**columns)
 
 
-def targets_of(examples: list[Example]) -> Float:
+def targets_of(examples: Sequence[Example]) -> Float:
     """(example) the targets; every example must have one."""
     return np.array([example.target for example in examples], dtype=np.float64)

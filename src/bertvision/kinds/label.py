@@ -108,7 +108,7 @@ class LabelKind(Kind):
         return losses.unflatten(0, (members, -1))  # (member, sequence)
 
     def decode(
-        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
+        self, task: Asked, outputs: Array, features: Features, examples: Sequence[Example], how: Decoding = DEFAULT
     ) -> LabelPredictions:
         powers = np.exp(outputs.astype(np.float64) - outputs.max(axis=1, keepdims=True))  # (window, label)
         probabilities = powers / powers.sum(axis=1, keepdims=True)  # (window, label)
@@ -116,7 +116,7 @@ class LabelKind(Kind):
             probabilities = answerable_by_question(probabilities, features, examples)  # (example, label)
         return LabelPredictions([example.id for example in examples], probabilities, task.labels)
 
-    def example_results(self, predictions: LabelPredictions, examples: list[Example]) -> LabelResults:
+    def example_results(self, predictions: LabelPredictions, examples: Sequence[Example]) -> LabelResults:
         return LabelResults(targets_of(examples).astype(np.int64), predictions.probabilities.astype(np.float64))
 
     def score(self, metrics: Sequence[str], results: LabelResults, threshold: float | None = None) -> Scores:
@@ -125,7 +125,7 @@ class LabelKind(Kind):
     def measure(self, key: str, results: LabelResults, threshold: float | None = None) -> Measure:
         return LABEL_METRICS[key].measure(results.target, results.predicted)
 
-    def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
+    def baseline(self, metrics: Sequence[str], train: Sequence[Example], examples: Sequence[Example]) -> Scores:
         constant = np.full(len(examples), majority_label(targets_of(train)))
         return {**score_metrics(LABEL_METRICS, metrics, targets_of(examples), constant), "total": len(examples)}
 
@@ -227,7 +227,7 @@ def read_label(cell: Any, place: str, column: str) -> str:
     return json.dumps(cell) if isinstance(cell, bool | int | float) else str(cell)
 
 
-def answerable_by_question(probabilities: Array, features: Features, examples: list[Example]) -> Float:
+def answerable_by_question(probabilities: Array, features: Features, examples: Sequence[Example]) -> Float:
     """Return probabilities (example, 2) of "no answer" and "has answer", given those of the windows (window, 2).
 
     A question is answerable if any of its windows contains an answer, so its probability is the highest among its

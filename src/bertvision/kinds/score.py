@@ -80,11 +80,11 @@ class ScoreKind(Kind):
         return (outputs.squeeze(2) - targets.value).square()  # (member, sequence)
 
     def decode(
-        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
+        self, task: Asked, outputs: Array, features: Features, examples: Sequence[Example], how: Decoding = DEFAULT
     ) -> ScorePredictions:
         return ScorePredictions([example.id for example in examples], outputs[:, 0])
 
-    def example_results(self, predictions: ScorePredictions, examples: list[Example]) -> ScoreResults:
+    def example_results(self, predictions: ScorePredictions, examples: Sequence[Example]) -> ScoreResults:
         return ScoreResults(targets_of(examples), predictions.values.astype(np.float64))
 
     def score(self, metrics: Sequence[str], results: ScoreResults, threshold: float | None = None) -> Scores:
@@ -94,7 +94,7 @@ class ScoreKind(Kind):
         assert np.isfinite(results.target).all() and np.isfinite(results.value).all(), "values hold NaN or infinity"
         return SCORE_METRICS[key].measure(results.target, results.value)
 
-    def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
+    def baseline(self, metrics: Sequence[str], train: Sequence[Example], examples: Sequence[Example]) -> Scores:
         constant = np.full(len(examples), mean_score(targets_of(train)))
         return {**score_metrics(SCORE_METRICS, metrics, targets_of(examples), constant), "total": len(examples)}
 

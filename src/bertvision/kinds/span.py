@@ -171,7 +171,7 @@ class SpanKind(Kind):
         return losses.mean(2).T  # (window, member, 2) → (member, window)
 
     def decode(
-        self, task: Asked, outputs: Array, features: Features, examples: list[Example], how: Decoding = DEFAULT
+        self, task: Asked, outputs: Array, features: Features, examples: Sequence[Example], how: Decoding = DEFAULT
     ) -> SpanPredictions:
         answers = decode_spans(
             outputs[:, 0], outputs[:, 1], features, examples, how.n_best, how.longest, how.device, how.are_logs
@@ -180,7 +180,7 @@ class SpanKind(Kind):
 
     # ------------------------------------------------------------------ scoring
 
-    def example_results(self, predictions: SpanPredictions, examples: list[Example]) -> SpanResults:
+    def example_results(self, predictions: SpanPredictions, examples: Sequence[Example]) -> SpanResults:
         gold = [tuple(answer.text for answer in example.answers or ()) for example in examples]
         best, second = spans_at(predictions.answers, 0), spans_at(predictions.answers, 1)
         exact, f1 = _measure(gold, best.text)  # (example), (example)
@@ -224,7 +224,7 @@ class SpanKind(Kind):
         where = {"HasAns": results.has_answer, "NoAns": ~results.has_answer}.get(part.partition("_")[0])
         return mean_measure(results.exact_at(at) if part.endswith("exact") else results.f1_at(at), where)
 
-    def baseline(self, metrics: Sequence[str], train: list[Example], examples: list[Example]) -> Scores:
+    def baseline(self, metrics: Sequence[str], train: Sequence[Example], examples: Sequence[Example]) -> Scores:
         return dict(official.score_answers(gold_answers(examples), {example.id: "" for example in examples}))
 
     # ------------------------------------------------------------------ tables
@@ -313,7 +313,7 @@ class SpanKind(Kind):
         return trust.look_up(known, predicted, abs(float(row["null_score"]) - float(row["score"]) - threshold))
 
 
-def gold_answers(examples: list[Example]) -> dict[str, list[str]]:
+def gold_answers(examples: Sequence[Example]) -> dict[str, list[str]]:
     """Map each id to the texts of its gold answers; the list is empty for an unanswerable question."""
     return {example.id: [answer.text for answer in example.answers or ()] for example in examples}
 

@@ -10,7 +10,7 @@ A kit is a folder with kit.json, and for each task a folder with a head (head.sa
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
@@ -33,6 +33,7 @@ from bertvision.machine import Machine, sharing_cores
 from bertvision.network import no_downloads
 from bertvision.pipeline.begin import SHIPPED
 from bertvision.pipeline.folder import TaskFacts, check_format, restore_task
+from bertvision.pipeline.predict import in_batches
 from bertvision.pipeline.snapshot import compute_outputs
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
@@ -190,7 +191,16 @@ class Kit:
         found: dict[int, dict[str, Any]] = dict(zip(good, rows, strict=True))
         return [found[number] if number in found else {"error": errors[number]} for number in range(len(pairs))]
 
-    def score(self, name: str, examples: list[Example]) -> Scores:
+    def predict_file(self, examples: Sequence[Example], one_bar: bool = False) -> Iterator[dict[str, Any]]:
+        """`predict_rows` in batches: memory stays the same however many there are. With `one_bar`, one bar shows the
+        progress of all; nothing may be printed meanwhile."""
+
+        def predict(batch: list[Example]) -> list[dict[str, Any]]:
+            return self.predict_rows([(one.text, one.text_pair) for one in batch])
+
+        return in_batches(self, examples, predict, one_bar)
+
+    def score(self, name: str, examples: Sequence[Example]) -> Scores:
         """Score a task's head on examples with targets."""
         (name,) = self._check_tasks([name], self.tasks)
         if not examples:
@@ -201,7 +211,7 @@ class Kit:
         return kind.score(own.task.metrics, kind.example_results(predictions, examples), threshold)
 
     def _predict(
-        self, examples: Mapping[str, list[Example]], features: Mapping[str, Features]
+        self, examples: Mapping[str, Sequence[Example]], features: Mapping[str, Features]
     ) -> dict[str, Predictions]:
         """Predict each task on its own examples, in one pass of the encoder over all of them."""
         asked = {name: HeadWindows(self.tasks[name].head, features[name]) for name in examples}
@@ -236,7 +246,7 @@ class Kit:
             return [Example(str(n), first, second) for n, (first, second) in enumerate(pairs) if second is not None]
         return [Example(str(n), first) for n, (first, _) in enumerate(pairs)]
 
-    def _features(self, name: str, examples: list[Example], ids: Sequence[str] | None) -> Features:
+    def _features(self, name: str, examples: Sequence[Example], ids: Sequence[str] | None) -> Features:
         try:
             return self.build_features(name, examples)
         except UserError:  # the message suggests changing a run's settings, which a kit does not have
@@ -266,7 +276,7 @@ class Kit:
             if not self._fits(name, Example(str(number), *pair))
         }
 
-    def build_features(self, name: str, examples: list[Example]) -> Features:
+    def build_features(self, name: str, examples: Sequence[Example]) -> Features:
         """Split a task's examples into windows."""
         facts, task, tokenizer = self.tasks[name].facts, self.tasks[name].task, self.encoder.tokenizer
         assert tokenizer is not None

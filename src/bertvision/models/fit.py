@@ -112,7 +112,7 @@ class Fit:
     """Candidates without a result, and why."""
     fitted: dict[str, Fitted]
     board: Leaderboard
-    examples: list[Example]
+    examples: Sequence[Example]
     features: Features
     dev: tuple[list[Example], Features] | None
     dev_outputs: dict[str, np.ndarray]
@@ -419,22 +419,22 @@ def _scale(fitted: Fitted, temperature: float) -> None:
 # ---------------------------------------------------------------------- scores
 
 
-def decode_rows(task: Task, outputs: np.ndarray, examples: list[Example]) -> Predictions:
+def decode_rows(task: Task, outputs: np.ndarray, examples: Sequence[Example]) -> Predictions:
     """Turn outputs (row, output) into predictions."""
     nothing: Any = None  # without windows, decoding reads no features
     return task.kind.decode(task, outputs, nothing, examples)
 
 
-def results_of(task: Task, outputs: np.ndarray, examples: list[Example]) -> ExampleResults:
+def results_of(task: Task, outputs: np.ndarray, examples: Sequence[Example]) -> ExampleResults:
     return task.kind.example_results(decode_rows(task, outputs, examples), examples)
 
 
-def _scores_of(task: Task, outputs: np.ndarray, examples: list[Example]) -> Scores:
+def _scores_of(task: Task, outputs: np.ndarray, examples: Sequence[Example]) -> Scores:
     return task.kind.score(task.metrics, results_of(task, outputs, examples))
 
 
 def _score(
-    task: Task, trial: Trial, split: Split, examples: list[Example], metric: str
+    task: Task, trial: Trial, split: Split, examples: Sequence[Example], metric: str
 ) -> tuple[float, float | None, float | None]:
     """The score on the judged rows, its spread, and macro-F1."""
     judged, outputs = split.judged, trial.outputs.numpy()

@@ -1,6 +1,6 @@
 """Predictions of a fitted model for new text, each with its trust."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -100,13 +100,13 @@ class FittedPredictor(Predictor):
             "trust": self.task.kind.trust_row(row, self.trust, self.threshold if threshold is None else threshold),
         }
 
-    def _build_features(self, examples: list[Example]) -> Features:
+    def _build_features(self, examples: Sequence[Example]) -> Features:
         if self._tfidf is not None:
             nothing: Any = None  # TF-IDF reads the texts themselves
             return nothing
         return super()._build_features(examples)
 
-    def _predict(self, examples: list[Example], features: Features) -> Predictions:
+    def _predict(self, examples: Sequence[Example], features: Features) -> Predictions:
         if self._tfidf is None:
             return super()._predict(examples, features)
         texts = [one.text if one.text_pair is None else f"{one.text}\n{one.text_pair}" for one in examples]

@@ -654,7 +654,7 @@ class FinishedRun:
     def job(self) -> Job:
         return reopen(self.folder.path)
 
-    def examples(self, split: str) -> list[Example] | None:
+    def examples(self, split: str) -> Sequence[Example] | None:
         """The examples of a split, or None if the data is gone or has changed."""
         try:
             found = self.job.examples(split)

@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict
@@ -20,8 +20,9 @@ from transformers import PreTrainedTokenizerBase
 from bertvision.config import EvaluateConfig, RunConfig, load_config
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
+from bertvision.data.spooled import pieces_of
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import check_files, check_path, fingerprint, lock_in, read_json, writing_in
+from bertvision.disk import check_files, check_path, fingerprint, lock_in, read_json, spooling_in, writing_in
 from bertvision.disk.forms import Count
 from bertvision.encoder.loading import identify, load_tokenizer, shape_of, weights_stamp
 from bertvision.encoder.reading import ways_to_read
@@ -76,7 +77,7 @@ class Job:
         self.config, self.reporter, self.wait = config, reporter or Reporter(), wait
         self.folder = RunFolder(_free_of_files(config.folder), lambda text: self.reporter.say(text))
         self.stamps = Stamps(self)
-        self._examples: dict[str, list[Example]] = {}
+        self._examples: dict[str, Sequence[Example]] = {}
         self._features: dict[str, Features] = {}
 
     @contextlib.contextmanager
@@ -183,7 +184,7 @@ class Job:
         return [*([HELD_OUT] if self.examples(HELD_OUT) else []), *self.dev_splits]
 
     @cached_property
-    def _train_parts(self) -> tuple[list[Example], list[Example]]:
+    def _train_parts(self) -> tuple[Sequence[Example], Sequence[Example]]:
         if "train" not in self.task.splits:
             raise UserError(f'{self.task.name} has no training data in {self.task.source}: set task.train = "FILE".')
         examples = draw(self._labelled("train"), self.config.data.limit_train, self.config.seed)
@@ -192,20 +193,25 @@ class Job:
             return _fitted_parts(examples, kept)
         return hold_out(examples, self.config.data.hold_out, self.config.seed)
 
-    def _labelled(self, split: str) -> list[Example]:
-        examples = self.task.read(split)
-        missing = [e.id for e in examples if (e.answers if self.task.kind.reads_answers else e.target) is None]
-        if missing:
+    def _labelled(self, split: str) -> Sequence[Example]:
+        with spooling_in(self.folder.path):
+            examples = self.task.read(split)
+        count, first = 0, ""
+        for example in examples:
+            if (example.answers if self.task.kind.reads_answers else example.target) is None:
+                count, first = count + 1, first or example.id
+        if count:
             raise UserError(
-                f"the {split} split of {self.task.name} has {counted(len(missing), 'example')} without a target; the "
-                f"first is '{missing[0]}'. Use labelled data here, and `bertvision predict` for unlabelled data."
+                f"the {split} split of {self.task.name} has {counted(count, 'example')} without a target; the "
+                f"first is '{first}'. Use labelled data here, and `bertvision predict` for unlabelled data."
             )
         if not examples:
             raise UserError(f"the {split} split of {self.task.name} is empty ({self.task.source}).")
         return examples
 
-    def examples(self, split: str) -> list[Example]:
-        """The examples of "train" (without the held-out part), "held_out" or a dev split."""
+    def examples(self, split: str) -> Sequence[Example]:
+        """The examples of "train" (without the held-out part), "held_out" or a dev split: a list, or those of a long
+        table on disk."""
         if split not in self._examples:
             if split in ("train", HELD_OUT):
                 self._examples["train"], self._examples[HELD_OUT] = self._train_parts
@@ -220,9 +226,10 @@ class Job:
                 self._features[split] = self.build_features(examples, bar.advance)
         return self._features[split]
 
-    def build_features(self, examples: list[Example], on_progress: Callable[[int], None] | None = None) -> Features:
-        task, overlap = self.task, self.config.data.overlap
-        return build_features(examples, self.tokenizer, task.kind, task.windowed, self.max_length, overlap, on_progress)
+    def build_features(self, examples: Sequence[Example], on_progress: Callable[[int], None] | None = None) -> Features:
+        task, how = self.task, (self.max_length, self.config.data.overlap, on_progress)
+        with spooling_in(self.folder.path):
+            return build_features(examples, self.tokenizer, task.kind, task.windowed, *how)
 
     def decode(
         self,
@@ -303,7 +310,8 @@ class Stamps:
     def _hash_tokens(self, split: str) -> str:
         digest, features = hashlib.sha256(), self.job.features(split)
         for name in ("input_ids", "type_ids", "lengths", "example", "start", "end", "target"):
-            digest.update(getattr(features, name).tobytes())
+            for piece in pieces_of(getattr(features, name)):
+                digest.update(piece)
         return digest.hexdigest()[:16]
 
     def weights(self, epochs: float) -> str:
@@ -369,7 +377,7 @@ class Stamps:
         return fingerprint("score", SCORE_VERSION, model_stamp, self.data(split), held_out, settings)
 
 
-def _fitted_parts(examples: list[Example], kept: HeldOutFile) -> tuple[list[Example], list[Example]]:
+def _fitted_parts(examples: Sequence[Example], kept: HeldOutFile) -> tuple[Sequence[Example], Sequence[Example]]:
     """The training and held-out examples of a fitted model."""
     held = set(kept["rows"])
     if max(held, default=0) >= len(examples):

@@ -2,14 +2,15 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
+from bertvision.data.spooled import collect_examples
 from bertvision.data.texts import Text, blank, check_texts, name_texts, too_long
 from bertvision.data.windows import Features, build_features
 from bertvision.disk import damaged, read_stamp
@@ -30,7 +31,9 @@ from bertvision.settings import MOST_EPOCHS
 from bertvision.tables import counted
 from bertvision.tasks import TaskConfig, build_task
 from bertvision.tasks.config import files_columns
+from bertvision.tasks.data_file import DataFile, find_data_file
 from bertvision.tasks.new_text import read_new_text
+from bertvision.tasks.text_batches import MOST_ROWS, batches_of
 
 
 class Predictor:
@@ -88,6 +91,13 @@ class Predictor:
                 raise UserError(problem)
         return examples
 
+    def predict_file(
+        self, examples: Sequence[Example], threshold: float | None = None, one_bar: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """`predict_rows` in batches: memory stays the same however many there are. With `one_bar`, one bar shows the
+        progress of all; nothing may be printed meanwhile."""
+        return in_batches(self, examples, lambda batch: self.predict_rows(batch, threshold), one_bar)
+
     def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
         """Predict the rows of a file, in their order: id, texts and prediction. A row that can't be predicted has an
         `error` instead, and the others are predicted all the same."""
@@ -141,18 +151,18 @@ class Predictor:
     def _max_length(self) -> int:
         return self.data.max_length or self.task.max_length
 
-    def _build_features(self, examples: list[Example]) -> Features:
+    def _build_features(self, examples: Sequence[Example]) -> Features:
         task, tokenizer = self.task, self.encoder.tokenizer
         assert tokenizer is not None
         return build_features(examples, tokenizer, task.kind, task.windowed, self._max_length, self.data.overlap)
 
-    def predict(self, examples: list[Example]) -> Predictions:
+    def predict(self, examples: Sequence[Example]) -> Predictions:
         """Predict the examples, in their order. Their targets are ignored."""
         if not examples:
             raise UserError("no text to predict on.")
         return self._predict(examples, self._build_features(examples))
 
-    def _predict(self, examples: list[Example], features: Features) -> Predictions:
+    def _predict(self, examples: Sequence[Example], features: Features) -> Predictions:
         task, tokens = self.task, int(features.lengths.sum())
         with sharing_cores(tokens, self.reporter), self.reporter.bar("predicting", tokens, "tokens") as bar:
             found = compute_outputs(self.encoder, self.models, features, task.kind, self.machine, bar=bar)
@@ -165,11 +175,12 @@ class Predictor:
         how = Decoding(self.evaluate.n_best, self.evaluate.max_answer_tokens, are_logs=several)
         return task.kind.decode(task, outputs, features, examples, how)
 
-    def read(self, path: Path) -> list[Example]:
-        """Read new text from a file in any format the run's task supports."""
-        return read_new_text(self.task, path, files_columns(self.task_config))
+    def read(self, path: str | DataFile) -> Sequence[Example]:
+        """Read new text from a file, or from an address, in any format the run's task supports. Many rows wait on
+        disk."""
+        return collect_examples(read_new_text(self.task, find_data_file(path), files_columns(self.task_config)))
 
-    def test_splits(self, data: str | None) -> Iterator[tuple[str, list[Example]]]:
+    def test_splits(self, data: str | None) -> Iterator[tuple[str, Sequence[Example]]]:
         """Yield the unlabelled splits of the official data in `data` (default: the location of the run's data)."""
         own = self.task_config
         with contextlib.nullcontext() if data else no_downloads():
@@ -194,6 +205,33 @@ class Predictor:
         if found.shape != self.encoder.shape or found.target != Target(self.task.kind, len(self.task.labels)):
             raise damaged(self.folder.head(self.epochs, name) / CONFIG, "it is a head for another encoder or task")
         return found.to(self.machine.device)
+
+
+class Reporting(Protocol):
+    reporter: Reporter
+
+
+def in_batches(
+    owner: Reporting,
+    examples: Sequence[Example],
+    predict: Callable[[list[Example]], list[dict[str, Any]]],
+    one_bar: bool = False,
+) -> Iterator[dict[str, Any]]:
+    """The predictions of all examples, predicted a batch at a time. With `one_bar`, the owner's bars for single batches
+    are not shown."""
+    if not one_bar or len(examples) <= MOST_ROWS:
+        for batch in batches_of(examples, MOST_ROWS):
+            yield from predict(batch)
+        return
+    reporter = owner.reporter
+    try:
+        with reporter.bar("predicting", len(examples), "texts") as bar:
+            owner.reporter = Reporter()
+            for batch in batches_of(examples, MOST_ROWS):
+                yield from predict(batch)
+                bar.advance(len(batch))
+    finally:
+        owner.reporter = reporter
 
 
 def check_choice(head: Any, epochs: Any = None) -> None:

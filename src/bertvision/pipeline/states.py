@@ -18,6 +18,7 @@ import torch
 
 from bertvision import __version__
 from bertvision.data.packing import Pass
+from bertvision.data.spooled import ids_of
 from bertvision.disk import write_sealed
 from bertvision.encoder.encoder import Encoder
 from bertvision.encoder.loading import EncoderSize, shape_of, tokenizer_stamp, weights_stamp
@@ -297,7 +298,7 @@ class States:
             spec.location,
             self.encoder,
             job.features(spec.split),
-            [example.id for example in job.examples(spec.split)],
+            ids_of(job.examples(spec.split)),
             spec.contents,
             spec.identity(job.stamps.weights(self.epochs)),
             about,

@@ -143,7 +143,7 @@ def compute_layer_maps(run: FinishedRun, split: str, most: int = MAPS) -> Iterab
     return _map_examples(run, split, model, examples, choose_examples(run, split, model, examples, most))
 
 
-def _load_examples(run: FinishedRun, split: str) -> list[Example]:
+def _load_examples(run: FinishedRun, split: str) -> Sequence[Example]:
     examples = run.examples(split)
     if examples is None:
         raise UserError(f"the examples of {split} that were scored are no longer available.")
@@ -165,7 +165,7 @@ def find_model(run: FinishedRun, head: str | None) -> Model:
     return named[head]
 
 
-def _find(examples: list[Example], id: str) -> int:
+def _find(examples: Sequence[Example], id: str) -> int:
     ids = [example.id for example in examples]
     if id not in ids:
         raise UserError(f"no example '{id}': ids look like '{ids[0]}'.")
@@ -176,7 +176,7 @@ def _find(examples: list[Example], id: str) -> int:
 
 
 def choose_examples(
-    run: FinishedRun, split: str, model: Model, examples: list[Example], most: int = MAPS
+    run: FinishedRun, split: str, model: Model, examples: Sequence[Example], most: int = MAPS
 ) -> list[tuple[int, str]]:
     """Numbers and outcomes of varied examples, always the same: every outcome in turn, and within an outcome questions
     with and without an answer, or different labels. Those of moderate length come first."""
@@ -194,7 +194,7 @@ def choose_examples(
     return sorted(taken.items(), key=lambda one: names.index(one[1]))
 
 
-def _rank_by_length(run: FinishedRun, examples: list[Example], parts: Sequence[Numbers]) -> dict[int, int]:
+def _rank_by_length(run: FinishedRun, examples: Sequence[Example], parts: Sequence[Numbers]) -> dict[int, int]:
     """The rank of each example: short enough to be read, then near the best length, then first."""
     numbers = sorted({number for part in parts for number in part.tolist()})
     features = run.job.build_features([examples[number] for number in numbers])
@@ -253,7 +253,7 @@ def _map_examples(
     run: FinishedRun,
     split: str,
     model: Model,
-    examples: list[Example],
+    examples: Sequence[Example],
     chosen: list[tuple[int, str]],
     through: bool | None = None,
 ) -> Iterable[LayerMap]:

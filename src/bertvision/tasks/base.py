@@ -4,9 +4,11 @@ task.read("train") → [Example, …]      task.dev_splits → ("dev",), or two 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from bertvision.data.examples import Example
 from bertvision.errors import UserError
@@ -72,7 +74,7 @@ class Task:
     kind: Kind
     metrics: tuple[str, ...]
     """Names in `evaluation.metrics`; models are chosen by the first."""
-    readers: Mapping[str, Callable[[], list[Example]]] = field(repr=False)
+    readers: Mapping[str, Callable[[], Sequence[Example]]] = field(repr=False)
     """A reader for each split that exists: "train", "dev" (MNLI: "dev_matched", "dev_mismatched"), "test" …"""
     labels: tuple[str, ...] = ()
     windowed: bool = False
@@ -92,17 +94,24 @@ class Task:
     def dev_splits(self) -> tuple[str, ...]:
         return tuple(name for name in self.readers if name.startswith("dev"))
 
-    def read(self, split: str) -> list[Example]:
-        """All examples of a split, in file order, with unique ids."""
+    def read(self, split: str) -> Sequence[Example]:
+        """All examples of a split, in file order, with unique ids. Those of a long table are on disk."""
         if split not in self.readers:
             available = ", ".join(self.readers) or "none"
             raise UserError(f"{self.name} has no split '{split}' in {self.source or 'its data'}: it has {available}.")
         return self.readers[split]()
 
 
-def check_unique_ids(ids: Iterable[str], where: str) -> None:
-    """Raise a UserError that names repeated ids."""
-    repeated = [identity for identity, count in Counter(ids).items() if count > 1]
+def check_unique_ids(read: Callable[[], Iterable[str]], where: str) -> None:
+    """Raise a UserError that names repeated ids. They are read again if there are any: only a number of 8 bytes is kept
+    of each."""
+    codes = np.fromiter(map(hash, read()), dtype=np.int64)  # (id,)
+    codes.sort()
+    again = set(codes[1:][codes[1:] == codes[:-1]].tolist())
+    if not again:
+        return
+    counts = Counter(identity for identity in read() if hash(identity) in again)
+    repeated = [identity for identity, count in counts.items() if count > 1]
     if repeated:
         more = f" and {len(repeated) - 5} more" if len(repeated) > 5 else ""
         raise UserError(

@@ -171,7 +171,7 @@ def _ids(rows: list[KeptRow], columns: Columns, given: Given, source: Source, no
         if len(named) < len(rows):
             place = next(row.place for row in rows if row.id is None)
             raise UserError(f"{place}: column '{columns.id}' is empty. Give every row an id, or name no id column.")
-        check_unique_ids(named, source.name)
+        check_unique_ids(lambda: named, source.name)
     elif len(set(named)) < len(rows):
         notes.append(f"Column '{columns.id}' has repeated or empty ids, so the numbers of the {source.row}s are used.")
         return numbers

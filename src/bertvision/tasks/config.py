@@ -1,19 +1,23 @@
 """The `task` section of a config: the list of tasks, checks before any data is read, and building the task."""
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from bertvision.data.examples import Example
 from bertvision.data.splits import hold_out
+from bertvision.data.spooled import collect_examples
 from bertvision.errors import ConfigError, NoDataError, UserError, shorten, suggest
 from bertvision.kinds import KINDS, LABEL, SPAN, Kind
+from bertvision.network import find_address_mistake, is_address
 from bertvision.settings import MOST_SEED, out_of_range, setting
 from bertvision.tasks import files, glue, hub, squad
 from bertvision.tasks.base import PAIR_HEADS, PASSAGES, SPAN_RECIPE, Recipe, Task, TaskInfo
-from bertvision.tasks.text_files import MOST_MEGABYTES, list_folder, plain_suffix, reading_up_to
+from bertvision.tasks.data_file import DataFile, find_data_file
+from bertvision.tasks.text_files import MOST_MEGABYTES, SPOOLED_ROW_BYTES, list_folder, plain_suffix, reading_up_to
 
 SPLITS = ("train", "dev", "test")
 FILES_ONLY = ("kind", "text", "text_pair", "label", "id", "dev_share", "labels")
@@ -26,9 +30,11 @@ LOCATIONS = ("data", *SPLITS, "hub", "hub_config")
 class TaskConfig:
     name: str = setting(MISSING, "name of the task; `bertvision tasks` lists them")
     data: str | None = setting(None, "local folder with the official files; default: the hub", is_path=True)
-    train: str | None = setting(None, "training file, instead of the one in task.data", is_path=True)
-    dev: str | None = setting(None, "dev file, instead of the one in task.data", is_path=True)
-    test: str | None = setting(None, "test file, with or without labels", is_path=True)
+    train: str | None = setting(
+        None, "training file, or its address (s3://…), instead of the one in task.data", is_path=True
+    )
+    dev: str | None = setting(None, "dev file or address, instead of the one in task.data", is_path=True)
+    test: str | None = setting(None, "test file or address, with or without labels", is_path=True)
     hub: str | None = setting(None, "hub dataset to use instead of the task's own", is_path=True)
     hub_config: str | None = setting(None, "configuration (subset) of the hub dataset")
     kind: str | None = setting(
@@ -46,7 +52,7 @@ class TaskConfig:
     )
     most_megabytes: int = setting(
         MOST_MEGABYTES,
-        "largest data file, decompressed and as its rows take memory: 500 bytes each, and their text",
+        "largest data file, decompressed and with what each row takes: 50 bytes in a table, 500 in official files",
         at_least=1,
         at_most=10**9,
     )
@@ -117,9 +123,9 @@ def check_task_config(config: TaskConfig) -> list[str]:
     return mistakes
 
 
-def locate_files(config: TaskConfig) -> dict[str, Path]:
-    """The local file of each split: the one that the config names, otherwise the one in task.data."""
-    given = {split: Path(os.path.expanduser(path)) for split in SPLITS if (path := getattr(config, split))}
+def locate_files(config: TaskConfig) -> dict[str, DataFile]:
+    """The file of each split: the one that the config names, otherwise the one in task.data."""
+    given = {split: find_data_file(path) for split in SPLITS if (path := getattr(config, split))}
     if config.name in glue.GLUE:
         row = glue.GLUE[config.name]
         given = {glue.split_of_file(row, path, split): path for split, path in given.items()}
@@ -127,7 +133,9 @@ def locate_files(config: TaskConfig) -> dict[str, Path]:
         return given
     folder = Path(os.path.expanduser(config.data))
     wanted = [split for split in SPLITS if not any(name.startswith(split) for name in given)]
-    found = {split: path for split, path in _find_in(folder, config, wanted).items() if _wanted(split, wanted)}
+    found: dict[str, DataFile] = {
+        split: path for split, path in _find_in(folder, config, wanted).items() if _wanted(split, wanted)
+    }
     if not found and not given:
         raise NoDataError(_nothing_found(folder, config))
     order = {**found, **given}
@@ -173,7 +181,7 @@ def _nothing_found(folder: Path, config: TaskConfig) -> str:
     return f"no {config.name} data in {folder}: looked for {names}, also .gz and .xz; found {contents}."
 
 
-def _wrong_files(config: TaskConfig, found: dict[str, Path]) -> Iterator[str]:
+def _wrong_files(config: TaskConfig, found: dict[str, DataFile]) -> Iterator[str]:
     kind = files_kind(config)
     if kind.reads_answers:
         return
@@ -241,7 +249,10 @@ def _missing_paths(config: TaskConfig) -> Iterator[str]:
         yield f"task.data = '{config.data}': {hint}"
     for split in SPLITS:
         path = getattr(config, split)
-        if path and not os.path.isfile(os.path.expanduser(path)):
+        if path and is_address(path):
+            if mistake := find_address_mistake(path, f"task.{split}"):
+                yield mistake
+        elif path and not os.path.isfile(os.path.expanduser(path)):
             inside = Path(os.path.expanduser(config.data or "")) / path
             if os.path.isdir(os.path.expanduser(path)):
                 hint = "this is a folder. Set task.data instead."
@@ -254,7 +265,7 @@ def _missing_paths(config: TaskConfig) -> Iterator[str]:
 
 # ---------------------------------------------------------------------- building the task
 
-Readers = dict[str, Callable[[], list[Example]]]
+Readers = dict[str, Callable[[], Sequence[Example]]]
 
 
 def build_task(config: TaskConfig) -> Task:
@@ -268,7 +279,7 @@ def build_task(config: TaskConfig) -> Task:
     return replace(task, readers=readers)
 
 
-def _read_up_to(megabytes: float, read: Callable[[], list[Example]]) -> list[Example]:
+def _read_up_to(megabytes: float, read: Callable[[], Sequence[Example]]) -> Sequence[Example]:
     with reading_up_to(megabytes):
         return read()
 
@@ -291,7 +302,7 @@ def _build_task(config: TaskConfig) -> Task:
     return _squad_task(config, readers, hub.describe_hub(name, config.hub_config))
 
 
-def _glue_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
+def _glue_task(config: TaskConfig, paths: dict[str, DataFile]) -> Task:
     row = glue.GLUE[config.name]
     readers: Readers = {split: partial(glue.read_glue, row, path, split) for split, path in paths.items()}
     source = _name_files(paths)
@@ -316,7 +327,7 @@ def _squad_task(config: TaskConfig, readers: Readers, source: str) -> Task:
     return Task(config.name, kind, metrics, readers, info.labels, True, squad.MAX_LENGTH, source, True)
 
 
-def _read_answerable(read: Callable[[], list[Example]]) -> list[Example]:
+def _read_answerable(read: Callable[[], Sequence[Example]]) -> list[Example]:
     return squad.to_answerable(read())
 
 
@@ -331,7 +342,7 @@ def _read_demo(split: str, questions: int, seed: int) -> list[Example]:
     return squad.parse_squad(build_corpus(split, questions, seed), f"the demo corpus ({split})")
 
 
-def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
+def _files_task(config: TaskConfig, paths: dict[str, DataFile]) -> Task:
     kind, columns = files_kind(config), files_columns(config)
     if kind.reads_answers:
         return _squad_task(
@@ -339,7 +350,8 @@ def _files_task(config: TaskConfig, paths: dict[str, Path]) -> Task:
         )
     labels = tuple(config.labels or ())
     if kind.has_labels and not labels:
-        labels = files.discover_labels(files.read_rows(paths["train"]), columns.label, str(paths["train"]))
+        rows = files.read_rows(paths["train"], SPOOLED_ROW_BYTES)
+        labels = files.discover_labels(rows, columns.label, str(paths["train"]))
     readers: Readers = {s: partial(files.read_file, path, columns, kind, labels, s) for s, path in paths.items()}
     source, pairs = _name_files(paths), columns.text_pair is not None
     return Task("files", kind, kind.default_metrics(labels), readers, labels, source=source, takes_pairs=pairs)
@@ -350,11 +362,9 @@ def _with_dev_share(task: Task, share: float) -> Task:
     with the same text, or the same two texts in either order, are a group: they stay together (`hold_out`), also when a
     part of train is held out."""
 
-    def read() -> list[Example]:
-        return [
-            replace(one, group=one.group or "\n".join(sorted((one.text, one.text_pair or ""))))
-            for one in task.readers["train"]()
-        ]
+    @cache
+    def read() -> Sequence[Example]:
+        return collect_examples(replace(one, group=one.group or _text_group(one)) for one in task.readers["train"]())
 
     readers: Readers = {"train": lambda: hold_out(read(), share, 0)[0], "dev": lambda: hold_out(read(), share, 0)[1]}
     return replace(
@@ -362,6 +372,12 @@ def _with_dev_share(task: Task, share: float) -> Task:
         readers={**readers, **{k: v for k, v in task.readers.items() if k not in readers}},
         source=f"{task.source}, of which {share:.0%} are dev",
     )
+
+
+def _text_group(example: Example) -> str:
+    """The same for examples with the same text, or the same two texts in either order."""
+    texts = "\n".join(sorted((example.text, example.text_pair or "")))
+    return hashlib.blake2b(texts.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _hub_files_task(config: TaskConfig) -> Task:
@@ -385,10 +401,10 @@ def _hub_files_task(config: TaskConfig) -> Task:
 
 def _read_hub_rows(
     dataset: object, columns: files.Columns, kind: Kind, labels: tuple[str, ...], split: str, source: str
-) -> list[Example]:
+) -> Sequence[Example]:
     where = f"{source}, {split}"
     return files.to_examples(hub.hub_rows(dataset, columns.label, where), columns, kind, labels, split, where)
 
 
-def _name_files(paths: dict[str, Path]) -> str:
+def _name_files(paths: dict[str, DataFile]) -> str:
     return ", ".join(f"{split}: {path}" for split, path in paths.items())

@@ -33,7 +33,7 @@ class Found:
     task: str
     split: str
     path: Path
-    read: Callable[[], list[Example]]
+    read: Callable[[], Sequence[Example]]
     labels: Callable[[], Sequence[str]]
 
 
@@ -157,7 +157,7 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _read_own(path: Path, labels: Callable[[], Sequence[str]], split: str) -> list[Example]:
+def _read_own(path: Path, labels: Callable[[], Sequence[str]], split: str) -> Sequence[Example]:
     mistakes = files.check_columns(path, files.Columns(), labelled=split != "test")
     if mistakes:
         raise UserError(" ".join(mistakes))

@@ -17,19 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data.examples import Example
+from bertvision.data.spooled import collect_examples
 from bertvision.disk import parse_json, why_no_path
 from bertvision.errors import UserError, list_names, shorten, suggest
 from bertvision.kinds import Kind
 from bertvision.kinds.label import read_label
 from bertvision.tables import counted
 from bertvision.tasks.base import check_unique_ids
+from bertvision.tasks.data_file import DataFile
 from bertvision.tasks.table_source import Gap, Source, unit_of
 from bertvision.tasks.text_files import (
     MOST_COLUMNS,
     MOST_LINE,
     ROW_BYTES,
+    SPOOLED_ROW_BYTES,
     Bound,
     find_file,
+    open_plain,
     plain_suffix,
     read_lines,
     read_raw_lines,
@@ -43,8 +47,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 PEEKED = 20
 """Rows by which another delimiter is recognised."""
-MOST_NAME, PARQUET_ROWS = 200, 1000
-"""Characters of a column's name, and rows of a batch of a Parquet file."""
+MOST_NAME, PARQUET_ROWS, PARQUET_BUFFER = 200, 1000, 1 << 20
+"""Characters of a column's name; rows of a batch of a Parquet file, and bytes of each column that are read at once."""
 STEMS = {"train": ("train",), "dev": ("dev", "validation"), "test": ("test",)}
 """File names without their extension, by split."""
 
@@ -60,32 +64,38 @@ class Columns:
     id: str | None = None
 
 
-def read_file(path: Path, columns: Columns, kind: Kind, labels: Sequence[str], split: str) -> list[Example]:
-    """Read every row of a user's file as an Example. Only a test split may lack labels."""
-    return to_examples(read_rows(path), columns, kind, labels, split, str(path))
+def read_file(path: DataFile, columns: Columns, kind: Kind, labels: Sequence[str], split: str) -> Sequence[Example]:
+    """Read every row of a user's file as an Example. Only a test split may lack labels. Many rows wait on disk."""
+    return to_examples(read_rows(path, SPOOLED_ROW_BYTES), columns, kind, labels, split, str(path))
 
 
 def to_examples(
     rows: Iterable[Row], columns: Columns, kind: Kind, labels: Sequence[str], split: str, where: str
-) -> list[Example]:
+) -> Sequence[Example]:
     """Convert rows to Examples; `where` names the file or hub dataset in messages."""
-    examples: list[Example] = []
-    gaps = {name: Gap("text", name) for name in (columns.text, columns.text_pair) if name}
-    for place, row in rows:
+    examples = collect_examples(_to_examples(rows, columns, kind, labels, split, where))
+    if columns.id:
+        check_unique_ids(lambda: (example.id for example in examples), where)
+    return examples
+
+
+def _to_examples(
+    rows: Iterable[Row], columns: Columns, kind: Kind, labels: Sequence[str], split: str, where: str
+) -> Iterator[Example]:
+    gaps, number = {name: Gap("text", name) for name in (columns.text, columns.text_pair) if name}, 0
+    for number, (place, row) in enumerate(rows, start=1):
         text = _text(row, columns.text, "text", place)
         pair = _text(row, columns.text_pair, "text_pair", place) if columns.text_pair else None
-        identity = _identity(row, columns.id, place) if columns.id else f"{split}-{len(examples)}"
+        identity = _identity(row, columns.id, place) if columns.id else f"{split}-{number - 1}"
         target = _target(row, columns.label, kind, labels, place, required=split != "test")
-        examples.append(Example(identity, text, pair, target))
         for name, gap in gaps.items():
             if not row[name].strip():
                 gap.add(place)
-    if not examples:
+        yield Example(identity, text, pair, target)
+    if not number:
         raise UserError(f"{where} has no rows.")
     if split != "test":
         _refuse_gaps(gaps.values(), where, unit_of(place))
-    check_unique_ids((example.id for example in examples), where)
-    return examples
 
 
 def _refuse_gaps(gaps: Iterable[Gap], where: str, unit: str) -> None:
@@ -116,7 +126,7 @@ def find_files(folder: Path, splits: Iterable[str] = tuple(STEMS)) -> dict[str, 
     return found
 
 
-def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
+def check_columns(path: DataFile, columns: Columns, labelled: bool) -> list[str]:
     """Mistakes in the column names, judging by the file's first row; empty if there are none."""
     _, row = next(read_rows(path), ("", {}))
     if not row:
@@ -127,26 +137,27 @@ def check_columns(path: Path, columns: Columns, labelled: bool) -> list[str]:
     return [_no_column(row, name, key, str(path)) for key, name in wanted.items() if name and name not in row]
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """Every row of a CSV, TSV or JSON lines file; the file extension decides which."""
-    if why := why_no_path(path):
+def read_rows(path: DataFile, row_bytes: int = ROW_BYTES) -> Iterator[Row]:
+    """Every row of a CSV, TSV, JSON lines or Parquet file; the file extension decides which. `row_bytes` is what a row
+    takes besides its text: less if rows are not kept in memory."""
+    if why := why_no_path(str(path)):
         raise UserError(f"there is no file {shorten(str(path))}: {why}.")
-    if os.path.isdir(path):
+    if isinstance(path, Path) and os.path.isdir(path):
         raise UserError(f"{path} is a folder, but a file was expected.")
     suffix = plain_suffix(path)
     if suffix in DELIMITERS:
         delimiter = delimiter_of(path)
         quoted = suffix == ".csv" or delimiter != "\t"
-        return _tabular(path, _read_csv(path, delimiter) if quoted else _read_tsv(path))
+        return _tabular(path, _read_csv(path, delimiter, row_bytes) if quoted else _read_tsv(path, row_bytes))
     if suffix == ".jsonl":
-        return _read_json_lines(path)
+        return _read_json_lines(path, row_bytes)
     if suffix == ".parquet":
-        return _read_parquet(path)
+        return _read_parquet(path, row_bytes)
     hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
     raise UserError(f"{path} ends in '{suffix}', expected {', '.join(FORMATS)} (text also with .gz or .xz).{hint}")
 
 
-def delimiter_of(path: Path) -> str:
+def delimiter_of(path: DataFile) -> str:
     """What separates the cells of a CSV or TSV file: what its extension says, unless the header has a single cell and
     the first rows agree on another delimiter."""
     expected = DELIMITERS[plain_suffix(path)]
@@ -166,7 +177,7 @@ def delimiter_of(path: Path) -> str:
     return max(agreed, key=lambda mark: agreed[mark])
 
 
-def note_on_delimiter(path: Path) -> list[str]:
+def note_on_delimiter(path: DataFile) -> list[str]:
     """A sentence for the user if a file has another delimiter than its extension promises."""
     suffix = plain_suffix(path)
     if suffix not in DELIMITERS or (found := delimiter_of(path)) == DELIMITERS[suffix]:
@@ -174,7 +185,7 @@ def note_on_delimiter(path: Path) -> list[str]:
     return [f"{path.name} is separated by {DELIMITER_NAMES[found]}, not {DELIMITER_NAMES[DELIMITERS[suffix]]}."]
 
 
-def _widths(path: Path, delimiter: str) -> set[int]:
+def _widths(path: DataFile, delimiter: str) -> set[int]:
     """The numbers of cells that occur in the first rows; none if they are not valid CSV."""
     try:
         return {len(cells) for _, cells in islice(_read_csv(path, delimiter), PEEKED)}
@@ -182,16 +193,16 @@ def _widths(path: Path, delimiter: str) -> set[int]:
         return set()
 
 
-def _read_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return ((number, split_tabs(line)) for number, line in read_lines(path) if line)
+def _read_tsv(path: DataFile, row_bytes: int = ROW_BYTES) -> Iterator[tuple[int, list[str]]]:
+    return ((number, split_tabs(line)) for number, line in read_lines(path, row_bytes) if line)
 
 
-def _read_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+def _read_csv(path: DataFile, delimiter: str = ",", row_bytes: int = ROW_BYTES) -> Iterator[tuple[int, list[str]]]:
     number, size = 1, 0
 
     def lines() -> Iterator[str]:
         nonlocal size
-        for _, line in read_raw_lines(path):
+        for _, line in read_raw_lines(path, row_bytes):
             size += len(line)
             if size > MOST_LINE:  # quoted cells with line ends
                 raise UserError(too_long(path, number))
@@ -211,7 +222,7 @@ def _read_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]
         ) from error
 
 
-def _tabular(path: Path, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
+def _tabular(path: DataFile, lines: Iterator[tuple[int, list[str]]]) -> Iterator[Row]:
     _, header = next(lines)
     check_header(header, f"{path}, line 1")
     for number, cells in lines:
@@ -235,18 +246,21 @@ def check_header(names: Sequence[str], place: str) -> None:
         raise UserError(f"{place}: two columns have the same name in the header: {list_names(twice, 300)}.")
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
+def _read_parquet(path: DataFile, row_bytes: int) -> Iterator[Row]:
     try:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise UserError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow.") from None
+        raise UserError(
+            f"{path}: reading Parquet needs pyarrow: pip install 'bertvision[parquet]' (or pyarrow)."
+        ) from None
     number, bound = 0, Bound(path)
     try:
-        with parquet.ParquetFile(path) as file:
+        # Page by page: a row group can have a million rows.
+        with open_plain(path) as raw, parquet.ParquetFile(raw, buffer_size=PARQUET_BUFFER, pre_buffer=False) as file:
             check_header(file.schema_arrow.names, str(path))
-            for batch in file.iter_batches(batch_size=PARQUET_ROWS):
-                bound.add(batch.nbytes + ROW_BYTES * batch.num_rows, "row", number + 1)
+            for batch in file.iter_batches(batch_size=PARQUET_ROWS, use_threads=False):
+                bound.add(batch.nbytes + row_bytes * batch.num_rows, "row", number + 1)
                 for row in batch.to_pylist():
                     number += 1
                     yield f"{path}, row {number}", row
@@ -259,8 +273,8 @@ def _read_parquet(path: Path) -> Iterator[Row]:
         raise UserError(f"{path} is not a valid Parquet file: {why}.") from error
 
 
-def _read_json_lines(path: Path) -> Iterator[Row]:
-    for number, line in read_lines(path):
+def _read_json_lines(path: DataFile, row_bytes: int) -> Iterator[Row]:
+    for number, line in read_lines(path, row_bytes):
         if not line.strip():
             continue
         try:

@@ -13,6 +13,7 @@ from bertvision.data.examples import Example
 from bertvision.errors import NoDataError, UserError, list_names, shorten
 from bertvision.kinds import LABEL, SCORE, Kind
 from bertvision.tasks.base import Recipe, TaskInfo, check_unique_ids
+from bertvision.tasks.data_file import DataFile
 from bertvision.tasks.text_files import find_file, list_folder, read_lines, split_tabs
 
 # Batch size and learning rate of the 2021 paper.
@@ -136,7 +137,7 @@ def is_folder_of(task: GlueTask, folder: Path) -> bool:
     return folder.name.lower().replace("-", "").replace("_", "") == task.folder.lower().replace("-", "")
 
 
-def split_of_file(task: GlueTask, path: Path, split: str) -> str:
+def split_of_file(task: GlueTask, path: DataFile, split: str) -> str:
     """The split of an explicit file: MNLI's two dev and test sets are recognised by their official names."""
     if task.name != "mnli" or split == "train":
         return split
@@ -146,7 +147,7 @@ def split_of_file(task: GlueTask, path: Path, split: str) -> str:
     return stem if stem.startswith(f"{split}_") and stem in MNLI_SPLIT_FILES else split
 
 
-def read_glue(task: GlueTask, path: Path, split: str) -> list[Example]:
+def read_glue(task: GlueTask, path: DataFile, split: str) -> list[Example]:
     """Every row of an official file, in order. Test files have no labels, so their targets are None."""
     labelled = split == "train" or split.startswith("dev")
     examples: list[Example] = []
@@ -157,11 +158,13 @@ def read_glue(task: GlueTask, path: Path, split: str) -> list[Example]:
         examples.append(Example(f"{split}-{index}", row[task.text], pair, target))
     if not examples:
         raise UserError(f"{path} has a header but no rows.")
-    check_unique_ids((example.id for example in examples), str(path))
+    check_unique_ids(lambda: (example.id for example in examples), str(path))
     return examples
 
 
-def _read_rows(task: GlueTask, path: Path, headerless: bool, labelled: bool) -> Iterator[tuple[int, dict[str, str]]]:
+def _read_rows(
+    task: GlueTask, path: DataFile, headerless: bool, labelled: bool
+) -> Iterator[tuple[int, dict[str, str]]]:
     """Each row as column → cell, with its line number."""
     lines = ((number, split_tabs(line)) for number, line in read_lines(path) if line)
     columns = list(task.headerless) if headerless else next(lines)[1]
@@ -179,7 +182,7 @@ def _read_rows(task: GlueTask, path: Path, headerless: bool, labelled: bool) -> 
         _report_broken(path, broken, count)
 
 
-def _check_columns(task: GlueTask, columns: list[str], path: Path, labelled: bool) -> None:
+def _check_columns(task: GlueTask, columns: list[str], path: DataFile, labelled: bool) -> None:
     wanted = [task.text, task.text_pair, task.label if labelled else None]
     missing = [column for column in wanted if column and column not in columns]
     if missing:
@@ -189,14 +192,14 @@ def _check_columns(task: GlueTask, columns: list[str], path: Path, labelled: boo
         )
 
 
-def _broken_row(path: Path, number: int, expected: int, found: int) -> str:
+def _broken_row(path: DataFile, number: int, expected: int, found: int) -> str:
     return (
         f"{path}, line {number}: expected {expected} cells separated by tabs, found {found}. "
         "Fix the line, or download the file again."
     )
 
 
-def _report_broken(path: Path, broken: list[int], count: int) -> None:
+def _report_broken(path: DataFile, broken: list[int], count: int) -> None:
     """Warn about a few malformed lines, which the official file has; raise if there are more."""
     lines = ", ".join(map(str, broken[:5])) + (" …" if len(broken) > 5 else "")
     message = f"{path}: {len(broken)} of {count} lines are malformed, with the wrong number of columns (line {lines})"

@@ -22,7 +22,7 @@ def read_hub_glue(task: GlueTask, name: str, config: str | None, hub_split: str,
         text, *pair = (row[column] for column in task.hub_columns)
         target = _glue_target(task, row["label"], f"{where}, row {number}")
         examples.append(Example(f"{split}-{row.get('idx', number)}", text, pair[0] if pair else None, target))
-    check_unique_ids((example.id for example in examples), where)
+    check_unique_ids(lambda: (example.id for example in examples), where)
     return examples
 
 
@@ -43,7 +43,7 @@ def read_squad_rows(dataset: Any, where: str) -> list[Example]:
         examples.append(
             make_question(str(row["id"]), row["question"], row["context"], row.get("title"), answers, where)
         )
-    check_unique_ids((example.id for example in examples), where)
+    check_unique_ids(lambda: (example.id for example in examples), where)
     return examples
 
 

@@ -1,11 +1,10 @@
 """New text to predict on: a user's file in any format that the task supports, with or without targets.
 
-Empty texts are read as they are: whoever predicts reports them, row by row.
+Tables and text files are read row by row, while the caller iterates. Empty texts are read as they are: whoever predicts
+reports them, row by row.
 """
 
-import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bertvision.data.examples import Example
@@ -13,16 +12,17 @@ from bertvision.disk import check_path
 from bertvision.errors import UserError, shorten
 from bertvision.tasks import glue, squad
 from bertvision.tasks.base import Task
+from bertvision.tasks.data_file import DataFile, is_there
 from bertvision.tasks.files import Columns, check_columns, read_rows
 from bertvision.tasks.table_source import number_of
-from bertvision.tasks.text_files import plain_suffix, read_lines, split_tabs
+from bertvision.tasks.text_files import SPOOLED_ROW_BYTES, plain_suffix, read_lines, split_tabs
 
 QUESTION_COLUMNS = ("question", "passage"), ("question", "context"), ("text", "text_pair")
 ID = "id"
 ANY_COLUMNS = *QUESTION_COLUMNS, ("sentence1", "sentence2"), ("text", None), ("sentence", None)
 
 
-def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
+def read_new_text(task: Task, path: DataFile, columns: Columns) -> Iterable[Example]:
     """Read the examples of a file, ignoring any targets. `columns` are those of the run's own files."""
     _check_file(path)
     suffix = plain_suffix(path)
@@ -53,7 +53,7 @@ def read_new_text(task: Task, path: Path, columns: Columns) -> list[Example]:
     return _read_unlabelled(path, columns)
 
 
-def read_any_text(path: Path) -> list[Example]:
+def read_any_text(path: DataFile) -> Iterable[Example]:
     """Read texts or pairs from a file of any task. Columns are recognised by their names; `id` is optional."""
     _check_file(path)
     suffix = plain_suffix(path)
@@ -71,27 +71,28 @@ def read_any_text(path: Path) -> list[Example]:
     )
 
 
-def _check_file(path: Path) -> None:
-    check_path(path, "the file to predict on")
-    if not os.path.isfile(path):
+def _check_file(path: DataFile) -> None:
+    check_path(str(path), "the file to predict on")
+    if not is_there(path):
         raise UserError(f"there is no file '{path}' to predict on.")
 
 
-def _read_text_lines(path: Path) -> list[Example]:
-    return [Example(str(number), line) for number, line in read_lines(path) if line.strip()]
+def _read_text_lines(path: DataFile) -> Iterator[Example]:
+    lines = read_lines(path, SPOOLED_ROW_BYTES)
+    return (Example(str(number), line) for number, line in lines if line.strip())
 
 
-def _read_unlabelled(path: Path, columns: Columns) -> list[Example]:
+def _read_unlabelled(path: DataFile, columns: Columns) -> Iterator[Example]:
     """Read every row. Its id is in the column that the run names, else in `id`, else it is the number of the line."""
-    examples = []
-    for place, row in read_rows(path):
+    is_empty = True
+    for place, row in read_rows(path, SPOOLED_ROW_BYTES):
         text = _text(row, columns.text, place)
         pair = _text(row, columns.text_pair, place) if columns.text_pair else None
         identity = row.get(columns.id or ID)
-        examples.append(Example(number_of(place) if identity in (None, "") else str(identity), text, pair))
-    if not examples:
+        is_empty = False
+        yield Example(number_of(place) if identity in (None, "") else str(identity), text, pair)
+    if is_empty:
         raise UserError(f"{path} has no rows.")
-    return examples
 
 
 def _text(row: Mapping[str, Any], column: str, place: str) -> str:

@@ -71,7 +71,7 @@ def read_own_questions(path: Path | str, most: int | None = None, seed: int = 0,
     _refuse_gaps(everything, path)
     if training:
         _refuse_too_few(everything, path)
-    examples = draw(everything, most, seed)
+    examples = list(draw(everything, most, seed))
     notes = [_describe(everything, path)]
     if len(examples) < len(everything):
         notes.append(f"Using {len(examples):,} of {len(everything):,} questions, drawn at random (--rows).")

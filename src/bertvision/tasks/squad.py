@@ -13,6 +13,7 @@ from typing import Any
 from bertvision.data.examples import Answer, Example
 from bertvision.errors import MOST_SHOWN, UserError, list_names, shorten
 from bertvision.tasks.base import check_unique_ids
+from bertvision.tasks.data_file import DataFile
 from bertvision.tasks.text_files import find_file, list_folder, read_json, the_only_file
 
 HUB = "rajpurkar/squad_v2"
@@ -23,7 +24,7 @@ ANSWERABLE_LABELS = ("no_answer", "has_answer")
 TYPES = {list: "a list", str: "a text", int: "a whole number"}
 
 
-def read_squad(path: Path) -> list[Example]:
+def read_squad(path: DataFile) -> list[Example]:
     """Read all questions of a SQuAD file (.json, .json.gz, .json.xz); without answers, `answers` is None."""
     return parse_squad(read_json(path), str(path))
 
@@ -41,7 +42,7 @@ def parse_squad(document: Any, where: str) -> list[Example]:
                 examples.append(_parse_question(question, passage, title, where, paragraph_place))
     if not examples:
         raise UserError(f"{where} has no questions.")
-    check_unique_ids((example.id for example in examples), where)
+    check_unique_ids(lambda: (example.id for example in examples), where)
     return examples
 
 

@@ -19,11 +19,13 @@ from typing import IO, Any, cast
 
 from bertvision.disk import parse_json, why_no_path
 from bertvision.errors import UserError, shorten
+from bertvision.tasks.data_file import Address, DataFile
 
 MOST_MEGABYTES = 4096
 """Of a data file, if `task.most_megabytes` (`--most-megabytes`) does not say otherwise. A row counts its bytes and
-`ROW_BYTES`: an Example is larger than a short text. A JSON document counts its bytes and `ITEM_BYTES` for each item."""
-ROW_BYTES, ITEM_BYTES = 500, 64
+`ROW_BYTES`: an Example is larger than a short text. Rows that are read one by one, and wait on disk if there are many,
+count `SPOOLED_ROW_BYTES` each. A JSON document counts its bytes and `ITEM_BYTES` for each item."""
+ROW_BYTES, SPOOLED_ROW_BYTES, ITEM_BYTES = 500, 50, 64
 MOST_LINE = 16_000_000
 """Bytes of a line, and of a row of a table. The longest novels have 5 MB, and a list of empty lists takes 20 times its
 JSON."""
@@ -38,12 +40,12 @@ COMPRESSIONS = ("", ".gz", ".xz")
 """Extensions that may follow a file's own, in the order in which they are tried."""
 
 
-def plain_stem(path: Path) -> str:
+def plain_stem(path: DataFile) -> str:
     """The file name without its extensions: "a" for both a.csv and a.csv.gz."""
     return (Path(path.stem) if path.suffix in COMPRESSIONS[1:] else path).stem
 
 
-def plain_suffix(path: Path) -> str:
+def plain_suffix(path: DataFile) -> str:
     """The extension that identifies the format: ".csv" for both a.csv and a.csv.gz."""
     return (Path(path.stem) if path.suffix in COMPRESSIONS[1:] else path).suffix.lower()
 
@@ -85,7 +87,7 @@ def reading_up_to(megabytes: float) -> Iterator[None]:
 class Bound:
     """Adds up what a data file takes in memory, and refuses more than allowed."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: DataFile) -> None:
         self.path, self.most, self.taken = path, _most.get(), 0
 
     def add(self, count: int, unit: str = "", number: int = 0) -> None:
@@ -100,13 +102,14 @@ class Bound:
             )
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Each line with its number (from 1), without its ending ("\\n" or "\\r\\n")."""
-    for number, line in read_raw_lines(path):
+def read_lines(path: DataFile, row_bytes: int = ROW_BYTES) -> Iterator[tuple[int, str]]:
+    """Each line with its number (from 1), without its ending ("\\n" or "\\r\\n"). `row_bytes` is what a row takes
+    besides its text."""
+    for number, line in read_raw_lines(path, row_bytes):
         yield number, line.removesuffix("\n").removesuffix("\r")
 
 
-def read_raw_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_raw_lines(path: DataFile, row_bytes: int = ROW_BYTES) -> Iterator[tuple[int, str]]:
     """Like `read_lines`, but with line endings, which may be part of a quoted CSV cell."""
     number, any_text, bound = 0, False, Bound(path)
     try:
@@ -114,7 +117,7 @@ def read_raw_lines(path: Path) -> Iterator[tuple[int, str]]:
             # A binary file is split at b"\n" alone; text mode and str.splitlines also split at U+0085, U+2028 …
             while raw := handle.readline(MOST_LINE + 1):
                 number += 1
-                bound.add(len(raw) + ROW_BYTES, "line", number)
+                bound.add(len(raw) + row_bytes, "line", number)
                 if len(raw) > MOST_LINE:
                     raise UserError(too_long(path, number))
                 line = _decode(raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw, path, number)
@@ -131,7 +134,7 @@ def split_tabs(line: str) -> list[str]:
     return line.split("\t", MOST_COLUMNS)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: DataFile) -> Any:
     """The whole file as one JSON value."""
     chunks, bound = [], Bound(path)
     try:
@@ -160,7 +163,7 @@ def read_value(text: str, what: str) -> Any:
         raise UserError(f"{what}: {error}.") from None
 
 
-def too_long(path: Path, line: int) -> str:
+def too_long(path: DataFile, line: int) -> str:
     return (
         f"{path}, line {line}: it has more than {MOST_LINE // 10**6} MB, the most that a row can have. Check where "
         "lines end, or cut the text."
@@ -170,21 +173,39 @@ def too_long(path: Path, line: int) -> str:
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError, MemoryError)
 
 
-def _open(path: Path) -> IO[bytes]:
-    if why := why_no_path(path):
-        raise UserError(f"there is no file {shorten(str(path))}: {why}.")
+def _open(path: DataFile) -> IO[bytes]:
+    raw = open_plain(path)
     if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
+        return cast(IO[bytes], _Owning(raw))
     if path.suffix == ".xz":
-        return cast(IO[bytes], io.BufferedReader(_Xz(path)))
-    return open(path, "rb")
+        return cast(IO[bytes], io.BufferedReader(_Xz(raw)))
+    return raw
+
+
+def open_plain(path: DataFile) -> IO[bytes]:
+    """The bytes of a file, as they are."""
+    if why := why_no_path(str(path)):
+        raise UserError(f"there is no file {shorten(str(path))}: {why}.")
+    return path.open() if isinstance(path, Address) else open(path, "rb")
+
+
+class _Owning(gzip.GzipFile):
+    """Closes the compressed file too."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._compressed = file
+        super().__init__(fileobj=file, mode="rb")
+
+    def close(self) -> None:
+        super().close()
+        self._compressed.close()
 
 
 class _Xz(io.RawIOBase):
     """An .xz file, of one or several streams. Unlike lzma.open, it bounds the decoder's memory."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("rb")
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
         self._decoder: lzma.LZMADecompressor | None = None
 
     def readable(self) -> bool:
@@ -212,7 +233,7 @@ class _Xz(io.RawIOBase):
                 return len(data)
 
 
-def _decode(raw: bytes, path: Path, first_line: int) -> str:
+def _decode(raw: bytes, path: DataFile, first_line: int) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -224,7 +245,7 @@ def _decode(raw: bytes, path: Path, first_line: int) -> str:
         ) from error
 
 
-def _unreadable(path: Path, error: Exception, line: int | None) -> UserError:
+def _unreadable(path: DataFile, error: Exception, line: int | None) -> UserError:
     if isinstance(error, FileNotFoundError):
         return UserError(f"there is no file {path}.")
     if isinstance(error, IsADirectoryError):

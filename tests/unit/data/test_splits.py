@@ -1,7 +1,11 @@
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertvision.data import spooled
 from bertvision.data.examples import Example
 from bertvision.data.splits import draw, hold_out
 from bertvision.errors import UserError
@@ -16,7 +20,7 @@ def articles(sizes: list[int], passages: int = 3) -> list[Example]:
     ]
 
 
-def ids(examples: list[Example]) -> list[str]:
+def ids(examples: Sequence[Example]) -> list[str]:
     return [example.id for example in examples]
 
 
@@ -100,3 +104,54 @@ def test_a_draw_is_without_replacement_in_order_and_by_seed() -> None:
 def test_without_a_share_few_examples_are_not_too_few_to_choose_by(count: int, held: int) -> None:
     examples = [Example(str(number), "text") for number in range(count)]
     assert len(hold_out(examples, None, 0)[1]) == held
+
+
+def held_by_dictionaries(examples: list[Example], share: float, seed: int) -> list[str]:
+    """The same rule, with a list of rows for each group."""
+    wanted = max(1, round(share * len(examples)))
+    held: set[int] = set()
+    for key in (lambda one: one.group or one.id, lambda one: one.text_pair or one.id):
+        groups: dict[str, list[int]] = {}
+        for row, one in enumerate(examples):
+            groups.setdefault(key(one), []).append(row)
+        held = set()
+        for number in np.random.default_rng([seed, 2]).permutation(len(groups)):
+            if len(held) >= wanted:
+                break
+            held.update(list(groups.values())[number])
+        if len(held) <= max(2 * wanted, wanted + 2):
+            break
+    if len(held) >= len(examples):
+        held = set(sorted(held)[: len(examples) // 2])
+    return [examples[row].id for row in sorted(held)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=60),
+    st.booleans(),
+    st.floats(0.01, 0.9),
+    st.integers(0, 1000),
+)
+def test_the_held_out_part_is_that_of_groups_in_dictionaries(
+    drawn: list[tuple[int, int]], has_groups: bool, share: float, seed: int
+) -> None:
+    examples = [
+        Example(str(row), "q", f"passage {passage}", group=f"article {article}" if has_groups else None)
+        for row, (article, passage) in enumerate(drawn)
+    ]
+    kept, held = hold_out(examples, share, seed)
+    assert ids(held) == held_by_dictionaries(examples, share, seed)
+    assert ids(kept) == [one.id for one in examples if one.id not in set(ids(held))]
+
+
+@pytest.mark.parametrize("group", [None, "article"])
+def test_splits_of_examples_on_disk_are_those_of_a_list(group: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = [Example(str(row), "q", group=group and f"{group} {row % 37}") for row in range(500)]
+    monkeypatch.setattr(spooled, "MOST_EXAMPLES", 10)
+    on_disk = spooled.collect_examples(iter(examples))
+    assert not isinstance(on_disk, list)
+    for found, wanted in zip(hold_out(on_disk, 0.1, 3), hold_out(examples, 0.1, 3), strict=True):
+        assert list(found) == list(wanted)
+    assert list(draw(on_disk, 123, 3)) == list(draw(examples, 123, 3))
+    assert draw(on_disk, 500, 3) is on_disk

@@ -1,5 +1,6 @@
 """Windows against tokenizers of the three families, and against the tokenizers' own truncation."""
 
+import dataclasses
 import math
 import re
 from itertools import pairwise
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from bertvision.data import spooled, windows
 from bertvision.data.examples import Answer, Example
 from bertvision.data.windows import BATCH, Features, Towers, build_features, passage_text, text_between
 from bertvision.errors import UserError
@@ -442,3 +444,37 @@ SIDES = ("first", "second")
 def _texts(towers: Towers, at: int) -> list[int]:
     """The tokens of one text."""
     return towers.texts.input_ids[towers.texts.tokens_of(at)].tolist()
+
+
+# ---------------------------------------------------------------------- on disk
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["spans", "pairs", "texts"]), st.lists(st.text(max_size=60), min_size=1, max_size=9), st.data())
+def test_features_on_disk_equal_those_in_memory(form: str, texts: list[str], data: st.DataObject) -> None:
+    passages = [f"The fox {text}" for text in texts]
+    examples = {
+        "spans": [question(passage, "fox", 4, str(number)) for number, passage in enumerate(passages)],
+        "pairs": [Example(str(number), passage, passage[::-1]) for number, passage in enumerate(passages)],
+        "texts": [Example(str(number), passage) for number, passage in enumerate(passages)],
+    }[form]
+    kind, windowed = (SPAN, True) if form == "spans" else (LABEL, False)
+
+    def build() -> Features:
+        return build_features(examples, TOKENIZERS["wordpiece"], kind, windowed, max_length=16, overlap=2)
+
+    whole = build()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spooled, "MOST_BYTES", 0)
+        patch.setattr(windows, "BATCH", 2)
+        found = build()
+    assert isinstance(found.input_ids, spooled.SpooledArray)
+    names = [item.name for item in dataclasses.fields(Features) if item.name != "make_towers"]
+    some = np.array(data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=8)), dtype=np.int64)
+    for name in names:
+        one, other = getattr(found, name), getattr(whole, name)
+        assert one.dtype == other.dtype and one.shape == other.shape, name
+        assert np.array_equal(np.asarray(one), other, equal_nan=other.dtype.kind == "f"), name
+        taken = getattr(found.take(some), name), getattr(whole.take(some), name)
+        assert np.array_equal(*taken, equal_nan=other.dtype.kind == "f"), name
+    assert np.array_equal(found.uncut_lengths(2), whole.uncut_lengths(2))

@@ -39,7 +39,7 @@ def decode_spans(
     start_logits: Array,
     end_logits: Array,
     features: Features,
-    examples: list[Example],
+    examples: Sequence[Example],
     n_best: int = 20,
     max_answer_tokens: int = 30,
     device: "torch.device | str" = "cpu",
@@ -133,7 +133,7 @@ def _merge(score: Float64, start: Array, end: Array) -> list[Array]:
 
 
 def _build_answers(
-    examples: list[Example], layout: SpanLayout, score: Float64, start: Array, end: Array, null_scores: Float64
+    examples: Sequence[Example], layout: SpanLayout, score: Float64, start: Array, end: Array, null_scores: Float64
 ) -> SpanAnswers:
     scores = np.concatenate([null_scores[:, None], score], axis=1)  # (example, 1 + candidate)
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))  # (example, 1 + candidate)

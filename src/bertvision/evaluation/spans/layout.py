@@ -1,6 +1,7 @@
 """The part of decoding that does not depend on the model: which characters a span covers that starts or ends at a given
 token, and which tokens a span may start or end at. Computed once per split and cached on the features."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import is_
@@ -60,7 +61,7 @@ class SpanLayout:
         return first, np.maximum(last + 1, first)
 
 
-def layout_of(features: Features, examples: list[Example]) -> SpanLayout:
+def layout_of(features: Features, examples: Sequence[Example]) -> SpanLayout:
     """Return the layout of these features. It is built on first use and cached on the features."""
     texts = [example.text_pair or "" for example in examples]
     kept: SpanLayout | None = vars(features).get("span_layout")

@@ -214,7 +214,7 @@ def _limit(
         return questions, features, []
     windows = rows_in_time(encoder, features, (ENCODING_SHARE if fits else FRESH_SHARE) * seconds)
     most = max(10 * FEWEST, int(count * windows / len(features)))
-    kept = draw(questions.examples, most, seed)
+    kept = list(draw(questions.examples, most, seed))
     if len(kept) == count:
         return questions, features, []
     note = f"Using {len(kept):,} of {count:,} questions, drawn at random: there is no time for more."

@@ -199,7 +199,7 @@ def _table_of(
     run: FinishedRun,
     split: str,
     pair: Pair,
-    examples: list[Example],
+    examples: Sequence[Example],
     ours: list[int],
     theirs: list[int],
     is_near: bool,

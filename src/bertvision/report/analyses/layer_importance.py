@@ -1,6 +1,6 @@
 """Layer ablation: the scores of heads when one of the layers they read is set to zero."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypedDict
 
@@ -141,7 +141,7 @@ def _read_losses(value: Any) -> LayersFile:
     return found
 
 
-def _measure(run: FinishedRun, models: list[Model], chosen: list[Example], reporter: Reporter) -> list[HeadLosses]:
+def _measure(run: FinishedRun, models: list[Model], chosen: Sequence[Example], reporter: Reporter) -> list[HeadLosses]:
     job, encoder = run.job, open_encoder(run, models[0])
     heads = {model.name: load_head(run.head_folder(model))[0].to(job.machine.device) for model in models}
     tried: dict[tuple[str, int | None], Callable[[HiddenStates], Tensor]] = {}

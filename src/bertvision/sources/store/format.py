@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -32,6 +32,7 @@ SET_ASIDE = "damaged-"  # prefix that `store verify` adds to the name of a damag
 SHARD_NAME = re.compile(r"states-(\d{9,})-(\d{9,})-([0-9a-f]{16})\.safetensors")
 SHARD_BYTES = 256 << 20
 SHARD_TOKENS = 1 << 17  # [CLS] states are small: this limit also ends a shard, so that little is lost on a kill
+COUNTED = 1 << 16  # examples whose windows are counted at once
 ALIGN = 64
 DIGITS = 16  # hexadecimal digits of a SHA-256
 HEADER_GUESS, HEADER_MOST = 1 << 16, 100_000_000
@@ -351,23 +352,31 @@ def plan_shards(
     stop = int(features.example.max(initial=-1)) + 1 if stop is None else stop
     if stop <= first:
         return []
-    tokens = np.bincount(features.example, weights=features.lengths).astype(np.int64)  # (example)
-    windows = np.bincount(features.example)  # (example)
-    bytes_ = np.array([contents.bytes_of(int(w), int(t)) for w, t in zip(windows, tokens, strict=True)])  # (example)
     ranges, used_bytes, used_tokens = [], 0, 0
-    for example in range(first, stop):
-        full = used_bytes + bytes_[example] > most_bytes or used_tokens + tokens[example] > most_tokens
-        if example > first and full:
+    for example, (windows, tokens) in enumerate(_sizes(features, first, stop), start=first):
+        size = contents.bytes_of(windows, tokens)
+        if example > first and (used_bytes + size > most_bytes or used_tokens + tokens > most_tokens):
             ranges.append((first, example))
             first, used_bytes, used_tokens = example, 0, 0
-        used_bytes += int(bytes_[example])
-        used_tokens += int(tokens[example])
+        used_bytes += size
+        used_tokens += tokens
     return [*ranges, (first, stop)]
+
+
+def _sizes(features: Features, first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The windows and tokens of each example, counted for a part of them at a time."""
+    for low in range(first, stop, COUNTED):
+        high = min(low + COUNTED, stop)
+        some = windows_of(features, low, high)
+        example = features.example[some.start : some.stop] - low  # (window)
+        windows = np.bincount(example, minlength=high - low)  # (example)
+        tokens = np.bincount(example, features.lengths[some.start : some.stop], minlength=high - low)  # (example)
+        yield from zip(windows.tolist(), tokens.astype(np.int64).tolist(), strict=True)
 
 
 def windows_of(features: Features, first: int, stop: int) -> range:
     """Return the windows of a range of examples."""
-    low, high = np.searchsorted(features.example, [first, stop])
+    low, high = np.searchsorted(features.example, np.array([first, stop], dtype=features.example.dtype))
     return range(int(low), int(high))
 
 

@@ -11,11 +11,18 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import fsspec
 
-from bertvision.disk import TEMPORARY, clear_disk_errors, existing_folder, is_abandoned, temporary, writing_file
+from bertvision.disk import (
+    TEMPORARY,
+    clear_disk_errors,
+    existing_folder,
+    fill_buffers,
+    is_abandoned,
+    temporary,
+    writing_file,
+)
 from bertvision.errors import UserError
 from bertvision.network import find_address_mistake, is_address
 
@@ -195,7 +202,7 @@ class Folder(Location):
             for some in ranges:
                 start = some.start
                 for first in range(0, len(some.buffers), MOST_BUFFERS):
-                    start = _fill(file, start, some.buffers[first : first + MOST_BUFFERS])
+                    start = fill_buffers(file, start, some.buffers[first : first + MOST_BUFFERS])
 
     def write(self, name: str, pieces: Sequence[Buffer]) -> None:
         with clear_disk_errors(self.folder, "store.path"):
@@ -221,25 +228,6 @@ class Folder(Location):
     @contextlib.contextmanager
     def _clear_errors(self, missing: bool = False) -> Iterator[None]:
         yield  # local errors are clear already
-
-
-def _fill(file: Any, start: int, buffers: Sequence[Buffer]) -> int:
-    """Fill the buffers one after the other from byte `start` on. Return the byte after the last one read."""
-    left = list(buffers)
-    while left:
-        if hasattr(os, "preadv"):
-            count = os.preadv(file.fileno(), left, start)
-        else:
-            file.seek(start)
-            count = file.readinto(left[0])
-        if not count:
-            raise EOFError(f"{file.name} is too short: it ends at byte {start:,}")
-        start += count
-        while left and count >= len(left[0]):
-            count -= len(left.pop(0))
-        if count:
-            left[0] = left[0][count:]
-    return start
 
 
 def _sync_folder(folder: Path) -> None:

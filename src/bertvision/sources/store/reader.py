@@ -179,25 +179,32 @@ class StateReader:
         assert len(lengths) == len(store) and lengths.sum() == store.manifest.tokens, "lengths must match the store"
         self.store, self.parts = store, parts
         self.buffers = Buffers()
-        self.lengths = lengths.astype(np.int64)  # (window)
-        counts = np.array([shard.windows for shard in shards])  # (shard)
-        self.shard = np.repeat(np.arange(len(shards)), counts)  # (window)
-        first_window = np.repeat(np.cumsum(counts) - counts, counts)  # (window)
-        before = np.cumsum(self.lengths) - self.lengths  # (window) tokens before it in the store
-        tokens = np.array([shard.tokens for shard in shards])  # (shard)
-        token_in_shard = before - np.repeat(np.cumsum(tokens) - tokens, counts)  # (window)
-        window_in_shard = np.arange(len(self.lengths)) - first_window  # (window)
-        self.window_in_shard = window_in_shard
-        self.start: dict[Part, np.ndarray] = {}  # each (window) byte offset in the shard
-        self.size: dict[Part, np.ndarray] = {}  # each (window) bytes
-        for part in parts:
-            at, record = np.repeat([shard.at[part] for shard in shards], counts), contents.record_bytes(part)
-            position = token_in_shard if part == "tokens" else window_in_shard
-            self.start[part] = at + position * record
-            self.size[part] = contents.window_bytes(part, self.lengths)
+        self.lengths = lengths  # (window)
+        self.before = np.cumsum(lengths, dtype=np.int64)  # (window) tokens before it in the store
+        self.before -= lengths
+        counts = np.array([shard.windows for shard in shards], dtype=np.int64)  # (shard)
+        tokens = np.array([shard.tokens for shard in shards], dtype=np.int64)  # (shard)
+        self.first_window = np.cumsum(counts) - counts  # (shard)
+        self.first_token = np.cumsum(tokens) - tokens  # (shard)
+        self.at = {part: np.array([shard.at[part] for shard in shards]) for part in parts}  # each (shard)
+
+    def shard_of(self, windows: np.ndarray) -> np.ndarray:
+        """(window) the number of each window's shard."""
+        return np.searchsorted(self.first_window, windows, side="right") - 1
+
+    def start_of(self, part: Part, windows: np.ndarray) -> np.ndarray:
+        """(window) the byte in its shard at which the states of each window begin."""
+        shard, record = self.shard_of(windows), self.store.contents.record_bytes(part)
+        if part == "tokens":
+            return self.at[part][shard] + (self.before[windows] - self.first_token[shard]) * record
+        return self.at[part][shard] + (windows - self.first_window[shard]) * record
+
+    def size_of(self, part: Part, windows: np.ndarray) -> np.ndarray:
+        """(window) the bytes of the states of each window."""
+        return self.store.contents.window_bytes(part, self.lengths[windows].astype(np.int64))
 
     def bytes_of(self, windows: np.ndarray) -> int:
-        return sum(int(self.size[part][windows].sum()) for part in self.parts)
+        return sum(int(self.size_of(part, windows).sum()) for part in self.parts)
 
     def fetch(
         self, batches: list[np.ndarray], pinned: bool = False, pool: ThreadPoolExecutor | None = None
@@ -208,12 +215,13 @@ class StateReader:
         wanted: list[Wanted] = []
         for windows in batches:
             made: dict[Part, Tensor] = {}
+            shard = self.shard_of(windows)  # (window)
             for part in self.parts:
                 shape = contents.shape(part, len(windows), int(self.lengths[windows].sum()))
                 made[part] = self._make(shape, pinned)
                 wanted += map(
-                    Wanted, self.shard[windows].tolist(), self.start[part][windows].tolist(),
-                    self._cut(made[part], part, windows), repeat(part), self.window_in_shard[windows].tolist(),
+                    Wanted, shard.tolist(), self.start_of(part, windows).tolist(),
+                    self._cut(made[part], part, windows), repeat(part), (windows - self.first_window[shard]).tolist(),
                 )  # fmt: skip
             found.append(made)
         self._read(wanted, pool)
@@ -229,7 +237,7 @@ class StateReader:
         """Return the bytes of each window in a batch."""
         numbers: Any = made.view(torch.uint8).numpy().reshape(-1)
         whole = memoryview(numbers) if made.numel() else memoryview(b"")
-        ends = np.cumsum(self.size[part][windows]).tolist()
+        ends = np.cumsum(self.size_of(part, windows)).tolist()
         return [whole[first:last] for first, last in zip([0, *ends], ends, strict=False)]
 
     def _read(self, wanted: list["Wanted"], pool: ThreadPoolExecutor | None) -> None:

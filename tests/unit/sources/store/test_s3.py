@@ -1,18 +1,16 @@
 """A store at a URL: a real S3 server on loopback, and memory, behave like a folder."""
 
-import gc
 import hashlib
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from s3_server import forget_server
 from tiny_stores import TinyStore, begin_tiny_store, write_tiny_store
 
 from bertvision.data.packing import plan_batches
@@ -23,79 +21,7 @@ from bertvision.sources.store.location import Location
 from bertvision.sources.store.upkeep import list_stores, remove_store, verify_store
 
 s3fs = pytest.importorskip("s3fs")
-moto_server = pytest.importorskip("moto.server")
-
-
-@pytest.fixture(scope="module")
-def endpoint() -> Iterator[str]:
-    """An S3 server, removed after the tests."""
-    before = set(threading.enumerate())
-    server = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    forget_server()
-    yield f"http://{host}:{port}"
-    server.stop()
-    server._server.server_close()
-    stop_loop()
-    left = [thread for thread in set(threading.enumerate()) - before if thread.is_alive() and not thread.daemon]
-    assert not left
-
-
-def forget_server() -> None:
-    """Drop the connection: fsspec would reuse a filesystem with its old server and credentials."""
-    for files in list(s3fs.S3FileSystem._cache.values()):
-        if files._s3 is not None:
-            files.close_session(files.loop, files._s3creator)
-    s3fs.S3FileSystem.clear_instance_cache()
-    gc.collect()
-
-
-def stop_loop() -> None:
-    """Stop fsspec's own thread; it starts another when needed."""
-    from fsspec import asyn
-
-    forget_server()
-    loop, thread = asyn.loop[0], asyn.iothread[0]
-    if loop is None:
-        return
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
-    assert not thread.is_alive()
-    loop.close()
-    asyn.reset_lock()
-
-
-@pytest.fixture(autouse=True)
-def credentials(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As users set them; their own files are not read."""
-    for name, value in {
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": str(tmp_path / "none"),
-        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def new_client() -> Iterator[None]:
-    """For tests that change how the server is reached."""
-    forget_server()
-    yield
-    forget_server()
-
-
-@pytest.fixture
-def bucket() -> str:
-    name = f"bucket-{uuid.uuid4()}"
-    s3fs.S3FileSystem().mkdir(name)
-    return f"s3://{name}"
+pytestmark = pytest.mark.usefixtures("credentials")
 
 
 @pytest.fixture(params=["s3", "memory"])

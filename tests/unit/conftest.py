@@ -1,0 +1,3 @@
+"""Fixtures of several packages."""
+
+from s3_server import bucket, credentials, endpoint, new_client  # noqa: F401
