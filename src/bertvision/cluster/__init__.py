@@ -1,0 +1,1 @@
+"""Beyond one machine, on Ray Data: states of many tokens (`shards`), answers for many files (`files`)."""
