@@ -71,7 +71,7 @@ Patience = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
-PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit")
+PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit", "files", "output")
 """Parameters of commands that are paths, although they are strings: they can also be names or addresses."""
 
 

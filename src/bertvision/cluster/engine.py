@@ -17,6 +17,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -67,7 +68,7 @@ class Cluster:
 @contextlib.contextmanager
 def open_cluster(cluster: Cluster, reporter: Reporter | None = None) -> Iterator["Engine"]:
     """Start Ray on this machine, or connect to a cluster, or use the connection that this process has already."""
-    ray = import_ray()
+    ray = import_ray(cluster.address == LOCAL)
     say = (reporter or Reporter()).say
     if ray.is_initialized():
         yield Engine(cluster, *_shares(cluster))
@@ -75,20 +76,25 @@ def open_cluster(cluster: Cluster, reporter: Reporter | None = None) -> Iterator
     with _keeping_signals(), contextlib.ExitStack() as stack:
         if cluster.address == LOCAL:
             say("starting Ray on this machine; this takes up to half a minute.")
-            stack.enter_context(_ending_children())
+            note_children = stack.enter_context(_ending_children())
             place = stack.enter_context(_place_for_ray())
             start: dict[str, Any] = _local_settings(cluster, place)
         else:
             _check_address(cluster.address)
             start = {"address": cluster.address}
         stack.callback(_shut_down, ray)
-        with _clear_start_errors(cluster.address):
+        if cluster.address == LOCAL:
+            stack.callback(note_children)
+        with _clear_start_errors(cluster.address), _without_stderr():
             ray.init(**start, log_to_driver=False, logging_level=logging.ERROR)
         yield Engine(cluster, *_shares(cluster))
 
 
-def import_ray() -> Any:
-    """Ray, quiet and without usage statistics. UserError if it is not installed."""
+def import_ray(only_here: bool = False) -> Any:
+    """Ray, quiet and without usage statistics. UserError if it is not installed. With `only_here`, its processes listen
+    on the loopback interface, if nothing has imported it before."""
+    if only_here:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # or Linux: else 127.0.0.1 is not taken
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -105,8 +111,8 @@ def import_ray() -> Any:
 
 
 def _local_settings(cluster: Cluster, place: Path) -> dict[str, Any]:
-    # Ray's ports are open to other users of the machine, so it asks for a token. Without one in the environment, it would
-    # write one to the home folder, readable by everyone.
+    # Ray's ports are open to other users of the machine, so it asks for a token. Without one in the environment, it
+    # would write one to the home folder, readable by everyone.
     if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     workers, cpus, gpus = _local_shares(cluster)
@@ -197,7 +203,7 @@ def _keeping_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _place_for_ray() -> Iterator[Path]:
-    """A private folder for Ray's logs and sockets, removed at the end. The next command removes what killed ones left."""
+    """A private folder for Ray's logs and sockets, removed at the end; those of killed commands by the next one."""
     above = Path(tempfile.gettempdir())
     above = above if len(str(above)) + len(LEFTOVERS) < LONGEST_PLACE - 8 else Path("/tmp")
     for left in above.glob(f"{LEFTOVERS}*"):
@@ -215,21 +221,39 @@ def _place_for_ray() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _ending_children() -> Iterator[None]:
-    """End the processes that were started inside and are still there."""
+def _ending_children() -> Iterator[Callable[[], None]]:
+    """End the processes that were started inside and are still there. Those whose parent ends first are only found if
+    the function was called before."""
     import psutil
 
     me = psutil.Process()
-    before = {child.pid for child in me.children(recursive=True)}
-    found: list[Any] = []
+    before, found = set(me.children(recursive=True)), set[Any]()
+
+    def note() -> None:
+        found.update(child for child in me.children(recursive=True) if child not in before)
+
+    try:
+        yield note
+    finally:
+        note()
+        for child in found:
+            with contextlib.suppress(psutil.Error):
+                child.kill()  # not another process with the same number
+        psutil.wait_procs(found, timeout=5)
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Ray's native code prints to the terminal as it starts, whatever it is told."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        for child in [one for one in me.children(recursive=True) if one.pid not in before]:
-            with contextlib.suppress(psutil.Error):
-                child.kill()
-                found.append(child)
-        psutil.wait_procs(found, timeout=5)
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _shut_down(ray: Any) -> None:
