@@ -2,21 +2,25 @@
 
 import csv
 import hashlib
+import json
 import os
 import random
 import secrets
 import shutil
-import socket
-import sys
+import signal
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from bertvision.cluster import files, shards
 from bertvision.cluster.engine import Cluster, import_ray
 from bertvision.config import build_config
 from bertvision.data.examples import Example
@@ -45,7 +49,13 @@ class Nodes:
         return str(self.cluster.address)
 
     def add(self, cpus: int = 2) -> None:
-        self.others.append(self.cluster.add_node(num_cpus=cpus, **_settings(self.place)))
+        set_signal = signal.signal
+        if threading.current_thread() is not threading.main_thread():
+            signal.signal = lambda *_: None  # type: ignore[assignment]  # Ray sets a handler for each node
+        try:
+            self.others.append(self.cluster.add_node(num_cpus=cpus, **_settings(self.place)))
+        finally:
+            signal.signal = set_signal  # type: ignore[assignment]
 
     def kill(self, node: Any) -> None:
         """End a node as if its machine had lost power: SIGKILL for everything on it."""
@@ -92,7 +102,7 @@ def start_nodes(count: int = 2) -> Iterator[Nodes]:
             nodes = Nodes(cluster, place)
             for _ in range(count):
                 nodes.add()
-            ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=cluster.address, log_to_driver=False, logging_level="CRITICAL")
             yield nodes
         finally:
             ray.shutdown()
@@ -102,6 +112,25 @@ def start_nodes(count: int = 2) -> Iterator[Nodes]:
 
 
 # ---------------------------------------------------------------------- work
+
+SLOW = 0.4
+"""Seconds that a shard or a file takes longer, so that a kill comes while others are not done."""
+
+
+def slow_down() -> None:
+    """Let the workers that this process drives take their time."""
+    files.open_file_worker = partial(_open_slowly, files.open_file_worker)  # type: ignore[assignment]
+    shards.open_shards = partial(_open_slowly, shards.open_shards)  # type: ignore[assignment]
+
+
+def _open_slowly(open_worker: Any, **settings: Any) -> Any:
+    work = open_worker(**settings)
+
+    def slowly(row: dict[str, Any], beat: Any) -> Any:
+        time.sleep(SLOW)
+        return work(row, beat)
+
+    return slowly
 
 
 @dataclass(frozen=True)
@@ -129,15 +158,18 @@ class Made:
         """How the store differs from that of one process, and what was left behind; empty if all is well."""
         found = {path.name: path for path in self.states.rglob("*") if path.is_file()}
         left = [name for name in found if name.startswith(TEMPORARY)]
-        shards = {name: _hash(path) for name, path in found.items() if name.startswith("states-")}
-        if left or shards != self.shards or set(found) - set(shards) != {"manifest.json"}:
-            return f"left {left}, {len(shards)} shards of {len(self.shards)}, same: {shards == self.shards}, {sorted(set(found) - set(shards))}"
+        own = {name: _hash(path) for name, path in found.items() if name.startswith("states-")}
+        if left or own != self.shards or set(found) - set(own) != {"manifest.json"}:
+            others = sorted(set(found) - set(own))
+            return f"left {left}, {len(own)} shards of {len(self.shards)}, same: {own == self.shards}, {others}"
         return ""
 
     def wrong_outputs(self, out: Path | None = None) -> str:
         from pyarrow import parquet
 
-        there = {str(path.relative_to(out or self.out)): path for path in (out or self.out).rglob("*") if path.is_file()}
+        there = {
+            str(path.relative_to(out or self.out)): path for path in (out or self.out).rglob("*") if path.is_file()
+        }
         if there.keys() != {f"{name}.parquet" for name in self.rows}:
             return f"outputs are {sorted(there)}"
         for name, rows in self.rows.items():
@@ -165,7 +197,7 @@ def _tables(place: Path, run: Path) -> dict[str, Any]:
     }
 
 
-def make_all(place: Path, examples: int = 2500, files: int = FILES) -> Made:
+def make_all(place: Path, examples: int = 2500, count: int = FILES) -> Made:
     """One process writes the store, trains a head and predicts the files."""
     from tiny_encoders import say_how_to_read, tiny_model, tiny_tokenizer
 
@@ -182,7 +214,7 @@ def make_all(place: Path, examples: int = 2500, files: int = FILES) -> Made:
         rows = csv.writer(file)
         rows.writerows([["text", "label"], *([text(), "ab"[number % 2]] for number in range(examples))])
     (place / "in").mkdir()
-    texts = {f"f{number}.csv": [text() if row != BAD else "" for row in range(ROWS)] for number in range(files)}
+    texts = {f"f{number}.csv": [text() if row != BAD else "" for row in range(ROWS)] for number in range(count)}
     for name, own in texts.items():
         with (place / "in" / name).open("w", newline="") as file:
             csv.writer(file).writerows([["id", "text"], *([f"{name}-{row}", one] for row, one in enumerate(own))])
@@ -220,8 +252,6 @@ def _rows_of(run: Path, name: str, texts: list[str]) -> list[dict[str, Any]]:
 
 
 def _write_config(path: Path, tables: dict[str, Any]) -> None:
-    import json
-
     path = path.with_suffix(".json")
     path.write_text(json.dumps(tables))
 
@@ -229,13 +259,3 @@ def _write_config(path: Path, tables: dict[str, Any]) -> None:
 def cluster_of(workers: int) -> Cluster:
     """The nodes of this process, to which it is connected."""
     return Cluster("auto", workers, 1.0, 0.0, patience=300)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "bertvision", *words]

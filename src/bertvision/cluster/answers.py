@@ -78,7 +78,7 @@ class _KitAnswers(Answers):
             files += sorted(path for path in inside(folder, task).iterdir() if path.suffix == ".safetensors")
         self.stamp = fingerprint("kit", sorted(self.kit.tasks), file_fingerprint(files))
 
-    def rows(self, examples: list[Example]) -> list[Row]:  # type: ignore[override]
+    def rows(self, examples: list[Example]) -> list[Row]:
         return self.kit.predict_rows([(one.text, one.text_pair) for one in examples])
 
 
@@ -90,7 +90,7 @@ class _PredictorAnswers(Answers):
         self.choices = _choices(predictor)
         self.stamp = fingerprint("run", _stamp(predictor), self.threshold)
 
-    def rows(self, examples: list[Example]) -> list[Row]:  # type: ignore[override]
+    def rows(self, examples: list[Example]) -> list[Row]:
         found = []
         for row in self.predictor.predict_rows(examples, self.threshold):
             answer = {key: value for key, value in row.items() if key not in ("id", "text", "text_pair")}

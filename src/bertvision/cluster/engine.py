@@ -86,7 +86,7 @@ def open_cluster(cluster: Cluster, reporter: Reporter | None = None) -> Iterator
         if cluster.address == LOCAL:
             stack.callback(note_children)
         with _clear_start_errors(cluster.address), _without_stderr():
-            ray.init(**start, log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(**start, log_to_driver=False, logging_level=logging.CRITICAL)
         yield Engine(cluster, *_shares(cluster))
 
 

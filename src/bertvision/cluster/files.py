@@ -168,7 +168,7 @@ def _list_remote(file: str) -> tuple[str, dict[str, str]]:
             folder = file.rstrip("/") if place.files.isdir(pattern) else folder
             found = place.files.find(pattern, detail=True)
     return folder, {
-        f"{scheme}://{path}": fingerprint(
+        f"{scheme}://{path.lstrip('/')}": fingerprint(
             info["size"], str(info.get("ETag") or info.get("LastModified") or info.get("mtime"))
         )
         for path, info in found.items()

@@ -140,7 +140,8 @@ class Location:
         except BaseException:
             with contextlib.suppress(Exception):
                 file.discard()
-            file.closed = True  # else the file would be completed when it is collected
+            with contextlib.suppress(AttributeError):
+                file.closed = True  # else the file would be completed when it is collected
             raise
         with self.clear_errors(missing=True):
             file.close()
