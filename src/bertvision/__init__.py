@@ -53,6 +53,7 @@ _MODULES = {
     "Classifier": "bertvision.models.estimators",
     "Regressor": "bertvision.models.estimators",
     "LayerFeatures": "bertvision.models.layer_features",
+    "cluster": "bertvision.cluster",
 }
 __all__ = ["__version__", *_MODULES]
 
@@ -62,7 +63,8 @@ def __getattr__(name: str) -> "Any":
 
     if name not in _MODULES:
         raise AttributeError(f"module 'bertvision' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    module = importlib.import_module(_MODULES[name])
+    return module if _MODULES[name] == f"{__name__}.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

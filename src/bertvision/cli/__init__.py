@@ -48,10 +48,30 @@ MostMegabytes = Annotated[
 Wait = Annotated[
     bool, typer.Option("--wait", help="If another command is writing to the same folder, wait until it ends.")
 ]
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option(help="Run on a Ray cluster: 'local' (this machine), 'auto', or HOST:PORT.", show_default=False),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, max=100_000, help="With --cluster: workers. Default: one for each GPU, else for each core."),
+]
+CpusPerWorker = Annotated[
+    float | None, typer.Option(min=0.1, max=10_000, help="With --cluster: CPU cores of each worker. Default: 1.")
+]
+GpusPerWorker = Annotated[
+    float | None,
+    typer.Option(min=0, max=1000, help="With --cluster: GPUs of each worker. Default: 1 if there are any, else 0."),
+]
+PATIENCE = 900.0
+"""As in `cluster.engine`."""
+Patience = Annotated[
+    float, typer.Option(min=1, max=1e7, help="With --cluster: seconds without any progress after which to give up.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
-PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit", "file")
+PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit", "file", "output")
 """Parameters of commands that are paths, although they are strings: they can also be names or addresses."""
 
 
@@ -221,6 +241,21 @@ def quiet_libraries() -> None:
     for name in ("accelerate", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("default", module="bertvision")
+
+
+def read_cluster(
+    address: str | None, workers: int | None, cpus: float | None, gpus: float | None, patience: float
+) -> Any:
+    """Where and on how much to run; None without --cluster, which the other options need."""
+    if address is not None:
+        from bertvision.cluster.engine import Cluster
+
+        return Cluster(address, workers, cpus, gpus, patience)
+    given = {"--workers": workers, "--cpus-per-worker": cpus, "--gpus-per-worker": gpus}
+    named = [name for name, value in given.items() if value is not None] + ["--patience"] * (patience != PATIENCE)
+    if named:
+        raise UserError(f"{', '.join(named)}: only with --cluster. Add --cluster local, or leave it out.")
+    return None
 
 
 def print_json(value: Any) -> None:

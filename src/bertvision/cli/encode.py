@@ -1,10 +1,23 @@
-"""bertvision encode CONFIG [section.key=value …] [--split NAME] [--part K/N]"""
+"""bertvision encode CONFIG [section.key=value …] [--split NAME] [--part K/N | --cluster ADDRESS]"""
 
 from typing import Annotated
 
 import typer
 
-from bertvision.cli import Config, Overrides, Wait, app, load_job
+from bertvision.cli import (
+    PATIENCE,
+    ClusterAddress,
+    Config,
+    CpusPerWorker,
+    GpusPerWorker,
+    Overrides,
+    Patience,
+    Wait,
+    Workers,
+    app,
+    load_job,
+    read_cluster,
+)
 from bertvision.errors import UserError, shorten, suggest
 from bertvision.tables import counted
 
@@ -20,12 +33,20 @@ def encode(
         str, typer.Option(help="K/N: encode only part K of N, so that several commands can share the work.")
     ] = "1/1",
     wait: Wait = False,
+    cluster: ClusterAddress = None,
+    workers: Workers = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
+    patience: Patience = PATIENCE,
 ) -> None:
     """Write the hidden states that the heads read to a store. Fine-tunes the encoder first if needed.
 
     Existing shards are verified by their checksums; only missing or damaged ones are written.
     """
     number = _parse_part(part)
+    chosen = read_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, patience)
+    if chosen is not None and number[1] > 1:
+        raise UserError("--part and --cluster both share the work: give only one of them.")
     job = load_job(config, overrides, wait=wait or number[1] > 1)  # parts are often started together
     from bertvision.pipeline.finetune import finetune
     from bertvision.pipeline.run import open_run
@@ -41,7 +62,12 @@ def encode(
         open_run(job)
         finetune(job)
     try:
-        stores = encode_states(job, split, number)
+        if chosen is not None:
+            from bertvision.cluster.shards import encode as encode_on_cluster
+
+            stores = encode_on_cluster(job, split, chosen)
+        else:
+            stores = encode_states(job, split, number)
     except UnfinishedError as unfinished:
         stores = []
         if job.machine.is_main:

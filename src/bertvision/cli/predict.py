@@ -13,7 +13,22 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, app, print_json, quiet_libraries
+from bertvision import interrupts
+from bertvision.cli import (
+    MOST_MEGABYTES,
+    PATIENCE,
+    AsJson,
+    ClusterAddress,
+    CpusPerWorker,
+    GpusPerWorker,
+    MostMegabytes,
+    Patience,
+    Workers,
+    app,
+    print_json,
+    quiet_libraries,
+    read_cluster,
+)
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import counted
@@ -43,7 +58,7 @@ def predict(
         str | None,
         typer.Option(
             help="File to predict on, or its address (s3://…): CSV, TSV, JSONL, Parquet, TXT (one text per line) or "
-            "SQuAD JSON; .gz or .xz too."
+            "SQuAD JSON; .gz or .xz too. With --cluster, also a folder, or a pattern for several files."
         ),
     ] = None,
     submission: Annotated[
@@ -53,10 +68,12 @@ def predict(
     data: Annotated[
         str | None, typer.Option(help="With --submission: folder with the test files. Default: the data of the run.")
     ] = None,
-    out: Annotated[
-        Path | None,
+    output: Annotated[
+        str | None,
         typer.Option(
-            help="With --file: save predictions here as JSON lines, or in a .json file as one object, id → prediction."
+            "--out",
+            help="With --file: save predictions here as JSON lines, or in a .json file as one object, id → prediction. "
+            "With --cluster: the folder or address for a Parquet file for each file.",
         ),
     ] = None,
     threshold: Annotated[
@@ -70,12 +87,33 @@ def predict(
     ] = None,
     most_megabytes: MostMegabytes = MOST_MEGABYTES,
     json: AsJson = False,
+    cluster: ClusterAddress = None,
+    workers: Workers = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
+    patience: Patience = PATIENCE,
+    texts: Annotated[bool, typer.Option(help="With --cluster: save the texts beside the predictions.")] = True,
 ) -> None:
     """Predict on new text: the answer to a question, a label with probabilities, or a score.
 
     Without --text, --file or --submission, asks for texts one by one. Rows of a file that can't be predicted get an
     error instead of a prediction; the exit code is then 1.
     """
+    chosen = read_cluster(cluster, workers, cpus_per_worker, gpus_per_worker, patience)
+    if chosen is not None:
+        if file is None or output is None or text is not None or submission is not None:
+            raise UserError(
+                "--cluster predicts files: give --file FILES and --out FOLDER, without --text or --submission."
+            )
+        quiet_libraries()
+        choice = {"head": head, "tasks": _split_tasks(tasks), "threshold": threshold, "epochs": epochs}
+        _predict_on_cluster(run, file, output, chosen, texts, choice, json)
+        return
+    if not texts:
+        raise UserError("--no-texts is only for --cluster: add --cluster local, or leave it out.")
+    if output and "://" in output:
+        raise UserError(f"--out {output} is an address, which is written with --cluster: add --cluster local.")
+    out = Path(output) if output else None
     _check_options(text, text_pair, file, out, submission, data, threshold, epochs)
     quiet_libraries()
     if not os.path.isfile(Path(run) / "scores.json"):  # not a run: it may be a kit
@@ -167,7 +205,7 @@ def _predict_with_kit(
 
     if text is None and file is None and not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text or --file.")
-    wanted = None if tasks in (None, "all") else [task.strip() for task in str(tasks).split(",") if task.strip()]
+    wanted = _split_tasks(tasks)
     with reading_up_to(most_megabytes), spooling_in(_place_of(out)):
         examples = collect_examples(read_any_text(find_data_file(file))) if file is not None else []
     kit = load(name, wanted, reporter=RichReporter())
@@ -184,6 +222,31 @@ def _predict_with_kit(
 def _place_of(out: Path | None) -> Path:
     """A folder on a disk with room for as much as is read."""
     return Path(tempfile.gettempdir()) if out is None else out.parent
+
+
+def _split_tasks(tasks: str | None) -> list[str] | None:
+    return None if tasks in (None, "all") else [task.strip() for task in str(tasks).split(",") if task.strip()]
+
+
+def _predict_on_cluster(
+    run: str, files: str, out: str, cluster: Any, with_texts: bool, choice: dict[str, Any], as_json: bool
+) -> None:
+    from bertvision.cluster.files import predict_files
+
+    interrupts.resumes = True
+    found = predict_files(run, files, out, cluster, with_texts, RichReporter(), **choice)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(
+            f"predictions for {counted(found.rows, 'row')} of {counted(found.files, 'file')}: {found.out}", err=True
+        )
+    for name, problem in found.problems.items():
+        typer.echo(f"error: {name} has no output: {problem}", err=True)
+    if found.errors:
+        typer.echo(f"error: {found.errors:,} of {counted(found.rows, 'row')} could not be predicted.", err=True)
+    if not found.is_clean:
+        raise typer.Exit(1)
 
 
 def _predict_file_with_kit(kit: Any, file: str, examples: Sequence[Any], out: Path | None, as_json: bool) -> None:

@@ -33,6 +33,7 @@ from bertvision.sources.cost import MEMORY, STORED, STREAMED, Choice, Rates, mea
 from bertvision.sources.store import Contents, Location, Store, StoredSource, StoreWriter, build_identity, open_location
 from bertvision.sources.store.scan import Scan, scan
 from bertvision.sources.store.upkeep import verify_store
+from bertvision.sources.store.writer import Make
 
 # States in memory take at most this fraction of the free memory; while they are computed, they need three times that.
 MEMORY_SHARE = 0.25
@@ -245,11 +246,16 @@ class States:
     # ------------------------------------------------------------------ on disk
 
     def write(
-        self, keep: tuple[Part, ...], split: str = "train", part: tuple[int, int] = (0, 1), verify: bool = False
+        self,
+        keep: tuple[Part, ...],
+        split: str = "train",
+        part: tuple[int, int] = (0, 1),
+        verify: bool = False,
+        make: Make | None = None,
     ) -> Store:
         """Write the missing shards of a split's store and return the store. With `verify`, existing shards are compared
         with their checksums, and damaged ones are written again. `part` = (index, count) leaves the other parts to
-        other commands; UnfinishedError is raised while they are missing."""
+        other commands; UnfinishedError is raised while they are missing. `make` writes shards elsewhere."""
         machine, say, spec = self.job.machine, self.job.reporter.say, self._spec(keep, split)
         found = None if verify else spec.find()[0]
         (unseen,) = machine.agree(found is None)
@@ -262,7 +268,7 @@ class States:
         # The processes of this command divide its part among themselves.
         share = part[0] * machine.processes + machine.rank, part[1] * machine.processes
         started = time.monotonic()
-        (written,) = machine.sum_numbers([float(writer.write(share))])
+        (written,) = machine.sum_numbers([float(writer.write(share, make))])
         machine.wait()
         (finished,) = machine.agree(machine.is_main and writer.finish())
         if written:
@@ -308,10 +314,12 @@ class States:
         )
 
 
-def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> list[Store]:
+def encode(
+    job: Job, split: str = "train", part: tuple[int, int] = (0, 1), make: Callable[[float], Make] | None = None
+) -> list[Store]:
     """Write the states that heads read to stores, for one split and each snapshot with heads. Existing shards are
     compared with their checksums, and only missing or damaged ones are written. `part` = (index, count) leaves the rest
-    to other commands."""
+    to other commands. `make` returns what writes the shards of a snapshot elsewhere, on a cluster."""
     stores, waiting = [], []
     groups = parts_of(job) if job.config.store.keep is None else split_parts(job.config.store.keep)
     for epochs in job.head_snapshots:
@@ -319,7 +327,7 @@ def encode(job: Job, split: str = "train", part: tuple[int, int] = (0, 1)) -> li
         report_route(job, encoder)
         for keep in groups:
             try:
-                stores.append(States(job, encoder, epochs).write(keep, split, part, verify=True))
+                stores.append(States(job, encoder, epochs).write(keep, split, part, True, make and make(epochs)))
             except UnfinishedError as unfinished:  # still write the other stores
                 waiting.append(str(unfinished))
     if waiting:

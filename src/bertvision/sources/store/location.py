@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import fsspec
 
@@ -91,7 +92,7 @@ class Location:
 
     def _entries(self) -> list[tuple[str, int | None, bool]]:
         """Return name, size (for files) and whether it is a folder, for everything at this location."""
-        with self._clear_errors():
+        with self.clear_errors():
             self.files.invalidate_cache()  # another process may have written since
             try:
                 found = self.files.ls(self.root, detail=True)
@@ -105,17 +106,17 @@ class Location:
         ]
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        with self._clear_errors():
+        with self.clear_errors():
             return bytes(self.files.cat_file(self._name(name), start=start or None, end=stop))
 
     def hash(self, name: str) -> str:
         """Compute the SHA-256 of a file."""
-        with self._clear_errors(), self.files.open(self._name(name), "rb", block_size=BLOCK) as file:
+        with self.clear_errors(), self.files.open(self._name(name), "rb", block_size=BLOCK) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def read_into(self, name: str, ranges: Sequence[ByteRange]) -> None:
         """Fill the buffers. Raise EOFError if the file is too short."""
-        with self._clear_errors():
+        with self.clear_errors():
             starts, stops = [some.start for some in ranges], [some.stop for some in ranges]
             found = self.files.cat_ranges([self._name(name)] * len(ranges), starts, stops, on_error="raise")
         for some, data in zip(ranges, found, strict=True):
@@ -128,7 +129,7 @@ class Location:
 
     def write(self, name: str, pieces: Sequence[Buffer]) -> None:
         """Write a file atomically. It is on disk when this returns."""
-        with self._clear_errors(missing=True):
+        with self.clear_errors(missing=True):
             if self.atomic:
                 self.files.pipe_file(self._name(name), b"".join(pieces))
                 return
@@ -137,13 +138,29 @@ class Location:
             self.files.pipe_file(unfinished, b"".join(pieces))
             self.files.mv(unfinished, self._name(name))
 
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        """A file to write to from beginning to end. It is there, whole, when the block has succeeded."""
+        with self.clear_errors(missing=True):
+            file = self.files.open(self._name(name), "wb")
+        try:
+            yield file
+        except BaseException:
+            with contextlib.suppress(Exception):
+                file.discard()
+            with contextlib.suppress(AttributeError):
+                file.closed = True  # else the file would be completed when it is collected
+            raise
+        with self.clear_errors(missing=True):
+            file.close()
+
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
-        with contextlib.suppress(FileNotFoundError), self._clear_errors():
+        with contextlib.suppress(FileNotFoundError), self.clear_errors():
             self.files.rm_file(self._name(name))
 
     def rename(self, name: str, other: str) -> None:
-        with self._clear_errors():
+        with self.clear_errors():
             self.files.mv(self._name(name), self._name(other))
 
     def free_bytes(self) -> int | None:
@@ -157,7 +174,7 @@ class Location:
         return f"{self.root}/{name}"
 
     @contextlib.contextmanager
-    def _clear_errors(self, missing: bool = False) -> Iterator[None]:
+    def clear_errors(self, missing: bool = False) -> Iterator[None]:
         """Turn network and access errors into UserError, and with `missing` also a missing bucket."""
         try:
             yield
@@ -211,6 +228,13 @@ class Folder(Location):
                     file.write(piece)
             _sync_folder(self.folder)
 
+    @contextlib.contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        with clear_disk_errors(self.folder, "--out"):
+            with writing_file(self.folder / name) as file:
+                yield file
+            _sync_folder(self.folder)
+
     def rename(self, name: str, other: str) -> None:
         os.rename(self.folder / name, self.folder / other)
         _sync_folder(self.folder)
@@ -226,7 +250,7 @@ class Folder(Location):
                 self.remove(name)
 
     @contextlib.contextmanager
-    def _clear_errors(self, missing: bool = False) -> Iterator[None]:
+    def clear_errors(self, missing: bool = False) -> Iterator[None]:
         yield  # local errors are clear already
 
 

@@ -1,5 +1,6 @@
 """A store at a URL: a real S3 server on loopback, and memory, behave like a folder."""
 
+import gc
 import hashlib
 import socket
 import time
@@ -133,6 +134,23 @@ def test_an_interrupted_write_resumes(
     assert tiny.writer.finish()
     assert not {name for name in written if name.startswith("states-")} & set(again)
     assert shards_of(address) == shards_of(str(local.location)) and verify_store(address) == []
+
+
+@pytest.mark.parametrize("megabytes", [1, 120])
+def test_a_file_written_bit_by_bit_is_there_whole_or_not_at_all(bucket: str, megabytes: int) -> None:
+    """Large files are uploaded in parts, and the parts of one that failed are removed."""
+    place, data = open_location(f"{bucket}/out"), b"0123456789abcdef" * (1 << 16)
+    with pytest.raises(CutOffError), place.writing("a") as file:
+        for _ in range(megabytes):
+            file.write(data)
+        raise CutOffError
+    del file
+    gc.collect()
+    assert place.sizes() == {} and not place.files.list_multipart_uploads(bucket.removeprefix("s3://"))
+    with place.writing("a") as file:
+        for _ in range(megabytes):
+            file.write(data)
+    assert place.sizes() == {"a": megabytes << 20}
 
 
 def test_several_writers_share_a_url(address: str, local: TinyStore) -> None:
