@@ -134,7 +134,7 @@ def test_ray_gets_a_token_from_the_environment_and_writes_none(monkeypatch: pyte
         (["encode", "x.toml", "--part", "1/2", "--cluster", "local"], "give only one of them"),
         (["predict", "default", "--patience", "5", "--text", "x"], "--patience: only with --cluster"),
         (["predict", "default", "--cluster", "local", "--text", "x"], "--cluster predicts files"),
-        (["predict", "default", "--file", "s3://in/*.csv", "--out", "x"], "with --cluster"),
+        (["predict", "default", "--file", "x.csv", "--out", "s3://out/"], "with --cluster"),
         (["predict", "default", "--text", "x", "--no-texts"], "--no-texts is only for --cluster"),
     ],
 )
