@@ -66,9 +66,10 @@ class Machine:
         if track and track not in {str(getattr(found, "value", found)) for found in get_available_trackers()}:
             raise UserError(f"finetune.track = '{track}' needs the package {track}: pip install {track}.")
         self.shares = shares
-        with self._together():
+        several = shares and int(os.environ.get("WORLD_SIZE") or 1) > 1
+        with _together() if several else contextlib.nullcontext():
             self.accelerator = Accelerator(
-                cpu=shares and _is_launched_on_cpu(device),
+                cpu=several and _is_on_cpu(device),
                 log_with=track,
                 project_dir=str(folder) if folder else None,
                 kwargs_handlers=[InitProcessGroupKwargs(timeout=PATIENCE)],
@@ -100,24 +101,10 @@ class Machine:
     def is_main(self) -> bool:
         return self.rank == 0
 
-    @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
-        """What all processes do together. Raise LostProcessError if it fails because of another one."""
-        try:
-            yield
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # of every library for communication: a closed connection, or nobody answered in time
-            minutes = counted(round(PATIENCE.total_seconds() / 60), "minute")
-            raise LostProcessError(
-                f"another process of this launch has ended, or has not answered for {minutes}; its own message may say "
-                "why. Finished work is saved: run the same command again to resume."
-            ) from None
-
     def wait(self) -> None:
         """Wait until all processes are here."""
         if self.processes > 1:
-            with self._together():
+            with _together():
                 self.accelerator.wait_for_everyone()
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -157,7 +144,7 @@ class Machine:
         return tensor if self.processes == 1 else self._reduce(tensor, "sum")
 
     def _reduce(self, tensor: torch.Tensor, how: str) -> torch.Tensor:
-        with self._together():
+        with _together():
             found: torch.Tensor = self.accelerator.reduce(tensor, how)
         return found
 
@@ -171,7 +158,7 @@ class Machine:
             return items
         from accelerate.utils import gather_object
 
-        with self._together():
+        with _together():
             return gather_object(items)
 
     def first(self, find: Callable[[], Found]) -> Found:
@@ -220,10 +207,24 @@ class Machine:
         return f"{name}, {str(self.dtype).removeprefix('torch.')}{many}"
 
 
-def _is_launched_on_cpu(device: str) -> bool:
-    """Whether this is one of several processes, and they run on CPUs. Those need to be told so."""
-    if int(os.environ.get("WORLD_SIZE") or 1) == 1:
-        return False
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """What all processes do together. Raise LostProcessError if it fails because of another one."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # of every library for communication: a closed connection, or no answer in time
+        minutes = counted(round(PATIENCE.total_seconds() / 60), "minute")
+        reason = re.sub(r"^\[\S*\] ", "", str(error)).split("\n")[0].strip(" .")[:120]
+        raise LostProcessError(
+            f"another process of this launch has ended, or has not answered for {minutes} ({reason}); its own message "
+            "may say why. Finished work is saved: run the same command again to resume."
+        ) from error
+
+
+def _is_on_cpu(device: str) -> bool:
+    """Whether several processes run on CPUs. Their communication needs to be told so."""
     return device.startswith("cpu") or not torch.accelerator.is_available() or torch.backends.mps.is_available()
 
 

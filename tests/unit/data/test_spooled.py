@@ -28,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spooled, name, value)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(EXAMPLES, max_size=14), st.data())
 def test_examples_on_disk_equal_those_in_memory(examples: list[Example], data: st.DataObject) -> None:
     found = collect_examples(iter(examples))
@@ -45,6 +45,7 @@ def test_examples_on_disk_equal_those_in_memory(examples: list[Example], data: s
     assert list(ids_of(found)[some]) == [one.id for one in examples[some]]
 
 
+@settings(deadline=None)
 @given(st.lists(EXAMPLES, min_size=1, max_size=14), st.data())
 def test_a_choice_of_examples_on_disk_is_that_of_a_list(examples: list[Example], data: st.DataObject) -> None:
     rows = np.array(data.draw(st.lists(st.integers(0, len(examples) - 1), max_size=9)), dtype=np.int64)
@@ -80,7 +81,7 @@ SHAPES = st.sampled_from([(), (2,)])
 NUMBERS = st.sampled_from([0, 0, 0, -1, 7])
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), SHAPES, st.sampled_from([np.int8, np.int32, np.float32]), st.booleans())
 def test_a_growing_array_equals_the_joined_parts(
     data: st.DataObject, shape: tuple[int, ...], dtype: Any, on_disk: bool

@@ -12,7 +12,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertvision.disk import Spool, spooling_in
@@ -30,6 +30,7 @@ time.sleep(60)
 """
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=20), st.data())
 def test_what_was_written_is_read(pieces: list[bytes], data: st.DataObject) -> None:
     spool = Spool()

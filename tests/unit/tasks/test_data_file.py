@@ -12,7 +12,7 @@ from pathlib import Path
 import fsspec
 import pyarrow
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from s3_server import forget_server
@@ -86,6 +86,7 @@ def test_batches_are_the_rows_in_order(name: str, bucket: str) -> None:
     assert all(place.startswith(f"{address}, ") for batch in batches for place, _ in batch)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, MOST_CHARACTERS + 1), max_size=9), st.integers(1, 4))
 def test_a_batch_ends_at_a_number_of_rows_or_of_characters(sizes: list[int], rows: int) -> None:
     class Text(str):
