@@ -473,8 +473,8 @@ def test_python_does_the_same_as_the_command(tmp_path: Path, tiny_encoder_folder
     assert list(run.scores["snapshots"]["1"]) == ["baseline", "encoder", "last_linear", "learned_pooling"]
     assert "| learned_pooling |" in run.summary()
     assert run.summary() in (tmp_path / "run" / "summary.md").read_text()
-    rows = run.predict(("a king", "a man"), ("he", "she"), head="learned_pooling")
-    assert [set(row["probabilities"]) for row in rows] == [{"entailment", "not_entailment"}] * 2
+    rows = run.predict([("a king", "a man"), ("he", "she")], head="learned_pooling")
+    assert [set(row.probabilities) for row in rows] == [{"entailment", "not_entailment"}] * 2
     with pytest.raises(bv.UserError, match="two texts"):
         run.predict("a king")
     before = stamps(tmp_path / "run")

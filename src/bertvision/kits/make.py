@@ -25,7 +25,8 @@ from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.kinds.base import results_file
 from bertvision.kits.card import build_card
-from bertvision.kits.kit import FILE, FORMAT, KitTaskFile
+from bertvision.kits.folder import FILE, FORMAT
+from bertvision.kits.kit import KitTaskFile
 from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import HELD_OUT, RunFolder, TaskFacts, describe_task
