@@ -15,7 +15,9 @@ import bertvision as bv
 from bertvision.config import build_config
 from bertvision.disk import check_files, read_json, read_stamp, write_json
 from bertvision.errors import UserError
+from bertvision.kits import edit
 from bertvision.kits.card import build_card
+from bertvision.kits.edit import add_heads, remove_heads
 from bertvision.kits.kit import Kit
 from bertvision.kits.make import make_kit
 from bertvision.kits.scoring import kit_table, score_kit
@@ -418,3 +420,81 @@ def test_the_shipped_kit_is_checked(tmp_path: Path) -> None:
     (copy / "sst2" / "head.safetensors").write_bytes(weights)
     with pytest.raises(UserError, match=r"head\.safetensors is damaged \(its checksum is wrong\).*build the kit again"):
         Kit(copy, ["sst2"])
+
+
+# ---------------------------------------------------------------------- changing a kit
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_kit_that_grew_is_the_kit_made_at_once_and_its_other_heads_are_byte_identical(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    whole = bytes_of(make_kit([runs["sst2"], runs["stsb"], runs["mrpc"]], tmp_path / "whole" / "kit"))
+    kit = make_kit([runs["sst2"], runs["stsb"]], tmp_path / "kit")
+    (kit / "sst2" / "README.md").write_text("a card of my own", encoding="utf-8")
+    (kit / "notes.txt").write_text("mine", encoding="utf-8")
+    before = bytes_of(kit)
+    assert list(add_heads(kit, [runs["mrpc"]])) == ["mrpc"]
+    grown = bytes_of(kit)
+    assert {name: grown[name] for name in before.keys() - {"kit.json"}} == {
+        name: data for name, data in before.items() if name != "kit.json"
+    }
+    assert {name: grown[name] for name in whole.keys() - {"sst2/README.md"}} == {
+        name: data for name, data in whole.items() if name != "sst2/README.md"
+    }
+    remove_heads(kit, ["mrpc"])
+    assert bytes_of(kit) == before
+
+
+def test_a_replaced_head_predicts_and_the_others_do_not_change(runs: dict[str, Path], tmp_path: Path) -> None:
+    kit = make_kit([runs["sst2"], runs["mrpc"]], tmp_path / "kit", {"sst2": "adapter_64"})
+    before, facts = bytes_of(kit), read_json(kit / "kit.json")["tasks"]
+    add_heads(kit, [runs["sst2"]], {"sst2": "by_mean"}, replace=True)
+    after = bytes_of(kit)
+    same = [name for name in before if name.startswith("mrpc/")]
+    assert len(same) == 4 and [after[name] for name in same] == [before[name] for name in same]
+    now = read_json(kit / "kit.json")["tasks"]
+    assert list(now) == ["sst2", "mrpc"] and now["mrpc"] == facts["mrpc"] and now["sst2"]["head"] == "by_mean"
+    expected = bv.load(runs["sst2"], head="by_mean").predict("A film .")
+    assert not differences(bv.load(kit, device="cpu").predict("A film .")["sst2"].to_dict(), expected.to_dict())
+
+
+def test_a_change_that_is_refused_or_fails_leaves_the_kit_as_it_was(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = make_kit([runs["sst2"], runs["mrpc"]], tmp_path / "kit")
+    before = bytes_of(kit)
+    layers = run_again(runs["stsb"], tmp_path / "layers", encoder={"layers": [0, 3]})
+    shutil.copytree(runs["sst2"].parent / "encoder", tmp_path / "encoder")
+    tiny_model("bert", max_position_embeddings=128, seed=5).save_pretrained(tmp_path / "encoder")
+    other = run_again(runs["stsb"], tmp_path / "other", encoder={"name": str(tmp_path / "encoder")})
+    for change, words in (
+        (lambda: add_heads(kit, [runs["mrpc"]]), "has a head for mrpc: use `bertvision kit replace`"),
+        (lambda: add_heads(kit, [runs["stsb"]], replace=True), "has no head for stsb: use `bertvision kit add`"),
+        (lambda: add_heads(kit, [layers]), r"reads the layers \[0, 3\], but those of .* read all"),
+        (lambda: add_heads(kit, [other]), "reads another encoder"),
+        (lambda: remove_heads(kit, ["mrp"]), "no head for 'mrp': did you mean 'mrpc'"),
+        (lambda: remove_heads(kit, ["mrpc", "sst2"]), "would have no head left"),
+        (lambda: remove_heads(Path("default"), ["rte"]), "'default' is shipped with bertvision"),
+        (lambda: remove_heads(tmp_path / "encoder", ["rte"]), "has no kit.json. Give the folder of a kit"),
+    ):
+        with pytest.raises(UserError, match=words):
+            change()
+        assert bytes_of(kit) == before
+
+    def fail(*_: Any) -> None:
+        raise OSError("no more")
+
+    monkeypatch.setattr(edit, "write_head", fail)
+    with pytest.raises(OSError, match="no more"):
+        add_heads(kit, [runs["stsb"]])
+    assert bytes_of(kit) == before and sorted(path.name for path in tmp_path.iterdir()) == [
+        "encoder", "kit", "layers", "other",
+    ]  # fmt: skip
+    weights = kit / "mrpc" / "head.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(UserError, match="mrpc.*is damaged"):
+        remove_heads(kit, ["sst2"])
