@@ -489,8 +489,13 @@ def test_a_config_excludes_keywords(rte: Path) -> None:
 
 
 def test_a_folder_without_scores_has_no_summary(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    run = bv.Run(tmp_path)
     with pytest.raises(bv.UserError, match="no scores yet"):
-        bv.Run(tmp_path).summary()
+        run.summary()
+    assert "no scores yet" in repr(run)
+    with pytest.raises(bv.UserError, match=r"is not a run: it has no config\.json"):
+        bv.Run(tmp_path / "nothing")
 
 
 def test_a_task_may_be_given_by_name_alone_from_python() -> None:

@@ -25,8 +25,8 @@ from bertvision.progress import RichReporter
 from bertvision.tables import MINUS, MISSING, Table
 
 COMMANDS = (
-    "fit", "predict", "demo", "run", "report", "search", "kit", "reproduce", "check", "tasks", "heads", "settings",
-    "store", "features", "finetune", "encode", "train", "evaluate", "ensemble",
+    "fit", "predict", "demo", "run", "report", "search", "kit", "push", "reproduce", "check", "tasks", "heads",
+    "settings", "store", "features", "finetune", "encode", "train", "evaluate", "ensemble",
 )  # fmt: skip
 RESUMABLE = ("demo", "run", "reproduce", "search", "finetune", "encode", "train", "evaluate")
 
@@ -51,7 +51,7 @@ Wait = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 
 
-PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit")
+PATHS = ("config", "run", "runs", "path", "train", "encoder", "data", "kit", "model")
 """Parameters of commands that are paths, although they are strings: they can also be names or addresses."""
 
 

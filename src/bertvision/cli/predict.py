@@ -30,7 +30,8 @@ def predict(
     run: Annotated[
         str,
         typer.Argument(
-            help="Folder of a fitted model or a finished run, or a kit (a folder, or 'default').", show_default=False
+            help="Folder of a fitted model, run or kit, a shipped kit ('default'), or USER/NAME on the hub.",
+            show_default=False,
         ),
     ],
     head: Annotated[
@@ -108,6 +109,7 @@ class Asked:
     def __init__(
         self, name: str, head: str | None, epochs: float | None, threshold: float | None, tasks: str | None
     ) -> None:
+        from bertvision.hub import is_hub_name
         from bertvision.kits.folder import is_kit, shipped_kits
 
         folder = Path(os.path.expanduser(name))
@@ -118,11 +120,11 @@ class Asked:
             _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold})
         elif tasks is not None:
             raise UserError(f"--tasks is for kits, and '{name}' is not one: remove it, or pass a kit.")
-        elif not folder.exists():
+        elif not folder.exists() and not is_hub_name(name):
             known = ", ".join(shipped_kits())
             raise UserError(
-                f"there is no model, run or kit '{name}': pass the folder of one, or the name of a shipped kit "
-                f"({known})."
+                f"there is no model, run or kit '{name}': pass the folder of one, the name of a shipped kit ({known}), "
+                "or USER/NAME on the Hugging Face hub."
             )
 
     def read(self, file: Path, most_megabytes: int) -> list[Any]:

@@ -85,7 +85,7 @@ def _write(
 ) -> None:
     """Write the kit again with these tasks, those in `new` from their runs and all others as they are."""
     new = new or {}
-    kit = {"name": folder.name, **{key: found[key] for key in ("encoder", "encoder_stamp", "layers")}}
+    kit = {"name": folder.name, **{key: one for key, one in found.items() if key not in ("format", "name", "tasks")}}
     gone = [name for name in found["tasks"] if name not in tasks or name in new]
     with writing_folder(folder, "the kit") as fresh:
         for path in sorted(folder.rglob("*")):

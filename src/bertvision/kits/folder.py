@@ -8,6 +8,8 @@ from bertvision.errors import UserError
 from bertvision.pipeline.folder import SHIPPED
 
 FILE, FORMAT = "kit.json", 1
+OWN_ENCODER = "_encoder"
+"""The folder of an encoder that has no name elsewhere and travels with the kit."""
 
 
 def find_kit(name: str | Path) -> Path:

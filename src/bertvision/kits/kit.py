@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, Self, TypedDict
 
 import numpy as np
 from msgspec import Meta
@@ -20,16 +20,17 @@ from msgspec import Meta
 from bertvision.data.examples import Example
 from bertvision.data.texts import Pair, blank, call, is_alone, read_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import as_form, damaged, inside, plain_name, read_json
+from bertvision.disk import as_form, as_path, check_files, damaged, inside, plain_name, read_json
 from bertvision.disk.forms import Count, Few, Figures, Layer, Name, Seed, Share, Tokens
 from bertvision.encoder.loading import identify
 from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, Target, load_head
 from bertvision.heads.base import CONFIG
+from bertvision.hub import is_hub_name, pull
 from bertvision.kinds import Decoding, Predictions, Result, kind_in
 from bertvision.kinds.base import Scores
-from bertvision.kits.folder import FILE, FORMAT
+from bertvision.kits.folder import FILE, FORMAT, OWN_ENCODER, find_kit
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
 from bertvision.network import no_downloads
@@ -69,6 +70,8 @@ class KitFile(TypedDict):
     """1 where it is missing."""
     name: str
     encoder: str
+    own_encoder: NotRequired[bool]
+    """Whether the encoder is in the kit's own folder; `encoder` is then only its title."""
     encoder_stamp: str
     layers: Annotated[list[Layer], Meta(min_length=1, max_length=1001)] | None
     tasks: Annotated[dict[Name, KitTaskFile], Meta(min_length=1)]
@@ -133,17 +136,20 @@ class Kit:
         found = read_kit_file(folder)
         if found is None:
             raise UserError(f"'{folder}' is not a kit: it has no {FILE}. `bertvision kit` creates kits.")
-        self.name, self.encoder_name = found["name"], found["encoder"]
+        self.folder, self.name, self.encoder_title = folder, found["name"], found["encoder"]
+        self.encoder_name, self.encoder_stamp = found["encoder"], found["encoder_stamp"]
+        self.layers = found["layers"]
         wanted = self._check_tasks(tasks, found["tasks"])
         self.machine, self.reporter = Machine(device, dtype), reporter or Reporter()
-        if identify(self.encoder_name) != found["encoder_stamp"]:
+        if found.get("own_encoder"):
+            check_files(inside(folder, OWN_ENCODER))
+            self.encoder_name = str(inside(folder, OWN_ENCODER))
+        if identify(self.encoder_name) != self.encoder_stamp:
             raise UserError(
-                f"kit '{self.name}' was trained on a different version of '{self.encoder_name}': the weights, config "
+                f"kit '{self.name}' was trained on a different version of '{self.encoder_title}': the weights, config "
                 "or tokenizer differ. Rebuild the kit, or restore the original encoder."
             )
-        self.encoder = shared_encoder(
-            self.encoder_name, self.machine.device, self.machine.dtype, layers=found["layers"]
-        )
+        self.encoder = shared_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=self.layers)
         self.tasks = {name: self._load(inside(folder, name), found["tasks"][name]) for name in wanted}
 
     def _load(self, folder: Path, facts: KitTaskFile) -> KitTask:
@@ -218,8 +224,43 @@ class Kit:
         found = text_states(self.encoder, examples, longest, read, self.reporter) if examples else []
         return found[0] if is_alone(texts) else found
 
+    def save_pretrained(self, folder: Path | str, **sharing: Any) -> Path:
+        """Save the loaded tasks to a new or empty folder, which `bv.load` reads on any machine. `sharing`: `license`
+        and `datasets`, for the card."""
+        from bertvision.kits.share import save_kit
+        from bertvision.report.hub_card import Sharing
+
+        return save_kit(self, as_path(folder, "the folder"), sharing=Sharing(**sharing))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        token: str | None = None,
+        commit_message: str = "Upload with BERTVision",
+        license: str | None = None,
+        datasets: Sequence[str] = (),
+    ) -> str:
+        """Push the loaded tasks to the Hugging Face hub, with a card. Return the address of the commit."""
+        from bertvision.kits.share import push_kit
+        from bertvision.report.hub_card import Sharing
+
+        return push_kit(
+            self, repo_id, Sharing(license, datasets),
+            private=private, revision=revision, token=token, message=commit_message,
+        )  # fmt: skip
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, token: str | None = None, **settings: Any
+    ) -> Self:
+        """Open a kit from a folder, or from the hub by its name. `settings` are those of `Kit`."""
+        return cls(pull(name, (FILE,), revision, token) if is_hub_name(name) else find_kit(name), **settings)
+
     def __repr__(self) -> str:
-        return f"<Kit {self.name}: {', '.join(self.tasks)} on {self.encoder_name}>"
+        return f"<Kit {self.name}: {', '.join(self.tasks)} on {self.encoder_title}>"
 
     def score(self, name: str, examples: list[Example]) -> Scores:
         """Score a task's head on examples with targets."""

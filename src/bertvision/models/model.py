@@ -6,10 +6,10 @@ kit = bv.load("default")                            a kit: several tasks, one pa
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,12 +17,15 @@ from bertvision.data.examples import Example
 from bertvision.data.texts import is_alone
 from bertvision.disk import as_path
 from bertvision.errors import UserError
+from bertvision.hub import is_hub_name, pull
 from bertvision.kinds import Result
+from bertvision.kits.folder import FILE as KIT
 from bertvision.kits.folder import find_kit, is_kit, shipped_kits
 from bertvision.kits.kit import Kit
 from bertvision.models.folder import is_fitted
-from bertvision.models.predict import FittedPredictor, read_facts
+from bertvision.models.predict import FittedPredictor, find_fitted, read_facts
 from bertvision.pipeline.finished import SCORES, FinishedRun
+from bertvision.pipeline.finished import Model as SavedModel
 from bertvision.pipeline.folder import TASK
 from bertvision.pipeline.predict import Predictor, check_choice, choose_model
 from bertvision.progress import Reporter
@@ -50,12 +53,20 @@ class Model:
         self.folder = as_path(folder, "the model's folder")
         self.facts: dict[str, Any] = read_facts(self.folder) if is_fitted(self.folder) else {}
         self.run = FinishedRun(self.folder)
+        self._head, self._reporter, self._epochs = head, reporter, epochs
         if not self.facts:
-            choose_model(self.run, head, epochs)  # raises at once for a name that is not there
+            _ = self.saved  # raises at once for a name that is not there
         elif epochs is not None:
             raise UserError(f"epochs is for runs, and '{folder}' is a fitted model: leave it out.")
-        self._head, self._reporter, self._epochs = head, reporter, epochs
         self._settings = {key: one for key, one in (("device", device), ("dtype", dtype)) if one is not None}
+
+    @cached_property
+    def saved(self) -> SavedModel:
+        """The model as the run's folder describes it."""
+        if self.facts:
+            name, epochs = find_fitted(self.facts, self._head, self.folder)
+            return choose_model(self.run, name, epochs)[0]
+        return choose_model(self.run, self._head, self._epochs)[0]
 
     @property
     def task(self) -> str:
@@ -85,7 +96,7 @@ class Model:
         """The name of the model that predicts."""
         if self.facts:
             return self._head or str(self.facts["chosen"])
-        return choose_model(self.run, self._head, self._epochs)[0].name
+        return self.saved.name
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -115,6 +126,41 @@ class Model:
         found = self.predictor.states(texts, read)
         return found[0] if is_alone(texts) else found
 
+    def save_pretrained(self, folder: Path | str, **sharing: Any) -> Path:
+        """Save what predicts, and nothing else, to a new or empty folder, which `bv.load` reads on any machine.
+        `sharing`: `license` and `datasets`, for the card."""
+        from bertvision.models.share import save_model
+        from bertvision.report.hub_card import Sharing
+
+        return save_model(self, as_path(folder, "the folder"), sharing=Sharing(**sharing))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        token: str | None = None,
+        commit_message: str = "Upload with BERTVision",
+        license: str | None = None,
+        datasets: Sequence[str] = (),
+    ) -> str:
+        """Push to the Hugging Face hub, with a card. Return the address of the commit."""
+        from bertvision.models.share import push_model
+        from bertvision.report.hub_card import Sharing
+
+        return push_model(
+            self, repo_id, Sharing(license, datasets),
+            private=private, revision=revision, token=token, message=commit_message,
+        )  # fmt: skip
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, token: str | None = None, **settings: Any
+    ) -> Self:
+        """Open a model from a folder, or from the hub by its name. `settings` are those of `Model`."""
+        return cls(pull(name, (TASK,), revision, token) if is_hub_name(name) else name, **settings)
+
     def __repr__(self) -> str:
         what = counted(len(self.labels), "label") if self.labels else {"span": "answers"}.get(self.kind, "a score")
         return f"<Model {self.folder.name}: {self.chosen} on {self.encoder}, {what}>"
@@ -132,14 +178,20 @@ def load(
     epochs: float | None = None,
     device: str | None = None,
     dtype: str | None = None,
+    revision: str | None = None,
+    token: str | None = None,
     reporter: Reporter | None = None,
 ) -> Any:
-    """Open a model: the folder of a run, of a fitted model or of a kit, or the name of a shipped kit.
+    """Open a model: the folder of a run, of a fitted model or of a kit, the name of a shipped kit, or USER/NAME on the
+    Hugging Face hub.
 
     `head` names another model of a run or of a leaderboard than the chosen one, and `epochs` another snapshot of a run.
     `tasks` selects the tasks of a kit (default: all). `device` and `dtype` are as in the settings (default: "auto").
+    `revision` (a branch or commit) and `token` are for the hub.
     """
     folder = as_path(name, "the model")  # raises for what is no path
+    if is_hub_name(name) and not folder.exists():
+        folder = name = pull(str(name), (TASK, KIT), revision, token)
     if is_run(folder):  # or a fitted model, which has the files of a run
         _refuse(name, "a kit", tasks=tasks)
         return Model(folder, head, reporter, epochs, device, dtype)
@@ -149,8 +201,8 @@ def load(
     # A folder of another form is opened here: it needs a test of what it is, and an object with `predict`.
     known = ", ".join(shipped_kits())
     raise UserError(
-        f"'{name}' is no model: give the folder of a run, of a fitted model or of a kit, or the name of a shipped kit "
-        f"({known})."
+        f"'{name}' is no model: give the folder of a run, of a fitted model or of a kit, the name of a shipped kit "
+        f"({known}), or USER/NAME on the Hugging Face hub."
     )
 
 

@@ -62,16 +62,8 @@ class FittedPredictor(Predictor):
         check_choice(head)
         self.facts = read_facts(as_path(folder, "the model's folder"))
         self._tfidf: Tfidf | None = None
-        tuned, epochs = self.facts.get("tuned"), None
-        if tuned is None and head is not None and head.startswith(TUNED):
-            raise UserError(
-                f"'{folder}' has no tuned encoder, so no '{head}': `fit --tune` saves one only if a head on it is "
-                "chosen."
-            )
-        if tuned is not None and head is not None:  # the folder has two encoders
-            epochs = tuned["epochs"] if head.startswith(TUNED) else 0.0
-        aliases = SPAN_ALIASES if self.facts["kind"] == "span" else FOLDER_NAMES
-        super().__init__(folder, aliases.get(head, head) if head is not None else None, epochs, reporter, encoder)
+        name, epochs = find_fitted(self.facts, head, folder)
+        super().__init__(folder, name, epochs, reporter, encoder)
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         if self.model.role == "peer":
@@ -96,6 +88,19 @@ class FittedPredictor(Predictor):
             return super()._predict(examples, features)
         texts = [one.text if one.text_pair is None else f"{one.text}\n{one.text_pair}" for one in examples]
         return self.task.kind.decode(self.task, self._tfidf(texts), features, examples)
+
+
+def find_fitted(facts: Mapping[str, Any], head: str | None, folder: Path | str) -> tuple[str | None, float | None]:
+    """The name that the folder has for a model of the leaderboard, and its snapshot. None: the chosen one's."""
+    tuned, epochs = facts.get("tuned"), None
+    if tuned is None and head is not None and head.startswith(TUNED):
+        raise UserError(
+            f"'{folder}' has no tuned encoder, so no '{head}': `fit --tune` saves one only if a head on it is chosen."
+        )
+    if tuned is not None and head is not None:  # the folder has two encoders
+        epochs = tuned["epochs"] if head.startswith(TUNED) else 0.0
+    aliases = SPAN_ALIASES if facts["kind"] == "span" else FOLDER_NAMES
+    return (None if head is None else aliases.get(head, head)), epochs
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

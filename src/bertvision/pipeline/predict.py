@@ -55,7 +55,7 @@ class Predictor:
         self.model, self.why = choose_model(self.run, head, epochs)
         self.folder, self.epochs, self.name = self.run.folder, self.model.epochs, self.model.name
         self._trust: dict[float, Trust | None] = {}
-        self._load(_members(self.model), dataclasses.replace(config.encoder, **encoder or {}))
+        self._load(members_of(self.model), dataclasses.replace(config.encoder, **encoder or {}))
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         """Load the encoder and the models with these names."""
@@ -243,7 +243,7 @@ def choose_model(run: FinishedRun, head: str | None, epochs: float | None) -> tu
     return best, run.reason
 
 
-def _members(model: Model) -> list[str]:
+def members_of(model: Model) -> list[str]:
     """Return the names of the models to run: the model itself, or the members of an ensemble."""
     if not model.is_local:
         raise UserError(
