@@ -15,6 +15,8 @@ from bertvision.errors import UserError
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "*.md")
 """What is downloaded of a repository. Nothing in such files is run."""
+SECONDS = 20.0
+"""A hub that does not answer in this time counts as down."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w")
 
 
@@ -56,9 +58,14 @@ def pull(name: str | Path, marks: tuple[str, ...], revision: str | None = None, 
 
     name = str(name)
     with _clear_errors(name, "loaded"), _quiet():
-        if (there := _list_files(name, revision, token)) is not None:
+        there = _list_files(name, revision, token)
+        if there is not None:
             _check(name, there, marks)  # before anything is downloaded
-        snapshot = Path(snapshot_download(name, revision=revision, token=token, allow_patterns=list(FILES)))
+        snapshot = Path(
+            snapshot_download(
+                name, revision=revision, token=token, allow_patterns=list(FILES), local_files_only=there is None
+            )
+        )
     files = sorted(path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file())
     _check(name, files, marks)
     folder = Path(constants.HF_HOME) / "bertvision" / name.replace("/", "--") / snapshot.name
@@ -91,7 +98,8 @@ def _list_files(name: str, revision: str | None, token: str | None) -> list[str]
     if constants.is_offline_mode():
         return None
     try:
-        return HfApi(token=token).list_repo_files(name, revision=revision)
+        found = HfApi(token=token).model_info(name, revision=revision, timeout=SECONDS)
+        return [one.rfilename for one in found.siblings or []]
     except errors.HfHubHTTPError as error:
         if getattr(error.response, "status_code", 500) < 500:
             raise

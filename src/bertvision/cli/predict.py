@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, app, print_json, quiet_libraries
+from bertvision.cli import MOST_MEGABYTES, AsJson, MostMegabytes, app, importing, print_json, quiet_libraries
 from bertvision.errors import UserError
 from bertvision.progress import RichReporter
 from bertvision.tables import counted
@@ -85,6 +85,10 @@ def predict(
     if all(value is None for value in given) and not sys.stdin.isatty():
         raise UserError("nothing to predict on: give --text, --file or --submission.")
     text, text_pair = (_read_standard_input(one, most_megabytes) for one in (text, text_pair))
+    if file not in (None, STANDARD_INPUT):
+        from bertvision.tasks.new_text import check_file
+
+        check_file(file)
     asked = Asked(run, head, epochs, threshold, tasks)
     if asked.is_kit and submission is not None:
         _refuse_for_kits({"--submission": submission})
@@ -109,10 +113,13 @@ class Asked:
     def __init__(
         self, name: str, head: str | None, epochs: float | None, threshold: float | None, tasks: str | None
     ) -> None:
-        from bertvision.hub import is_hub_name
+        from bertvision.hub import is_hub_name, pull
         from bertvision.kits.folder import is_kit, shipped_kits
 
         folder = Path(os.path.expanduser(name))
+        if is_hub_name(name) and not folder.exists():
+            folder = pull(name, ("task.json", "kit.json"))
+            name = str(folder)
         self.name, self.head, self.epochs, self.threshold = name, head, epochs, threshold
         self.is_kit = not (folder / "scores.json").is_file() and is_kit(name)
         self.tasks = None if tasks in (None, "all") else [one.strip() for one in str(tasks).split(",") if one.strip()]
@@ -120,7 +127,7 @@ class Asked:
             _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold})
         elif tasks is not None:
             raise UserError(f"--tasks is for kits, and '{name}' is not one: remove it, or pass a kit.")
-        elif not folder.exists() and not is_hub_name(name):
+        elif not folder.exists():
             known = ", ".join(shipped_kits())
             raise UserError(
                 f"there is no model, run or kit '{name}': pass the folder of one, the name of a shipped kit ({known}), "
@@ -129,19 +136,19 @@ class Asked:
 
     def read(self, file: Path, most_megabytes: int) -> list[Any]:
         """The examples in a file."""
-        from bertvision.tasks.new_text import check_file, read_any_text
+        from bertvision.tasks.new_text import read_any_text
         from bertvision.tasks.text_files import reading_up_to
 
-        check_file(file)
         with reading_up_to(most_megabytes):
             return read_any_text(file) if self.is_kit else self.model.read(file)
 
     @cached_property
     def model(self) -> Any:
         """The kit or model, without its encoder if it is a model."""
-        from bertvision.models.model import load
+        with importing():
+            from bertvision.models.model import load
 
-        quiet_libraries()
+            quiet_libraries()
         return load(self.name, self.tasks, head=self.head, epochs=self.epochs, reporter=RichReporter())
 
     def open(self) -> None:

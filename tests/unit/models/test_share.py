@@ -1,6 +1,7 @@
 """What is pushed to a hub, pulled and loaded is byte-identical and predicts the same. The hub is a small one on
 loopback."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ from bertvision.hub import is_hub_name, pull
 from bertvision.kits.make import make_kit
 from bertvision.models.fit import Options, fit_table
 from bertvision.models.save import save_fit
+from bertvision.pipeline.folder import SHIPPED
 from bertvision.tasks.own_table import from_columns
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -79,6 +81,16 @@ def fitted(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
     return save_fit(fit_table(table, options), tmp_path_factory.mktemp("fitted") / "animals", "/secret/place/rows.csv")
 
 
+@pytest.fixture(scope="module")
+def words(tiny_encoder_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fitted model that reads no encoder."""
+    table = from_columns(TEXTS, ["cat" if row % 2 else "river" for row in range(24)], kind="label")
+    options = Options(str(tiny_encoder_folder), ["tfidf_lr"])
+    found = fit_table(table, options)
+    assert found.chosen.name == "tfidf_lr"
+    return save_fit(found, tmp_path_factory.mktemp("words") / "words")
+
+
 def bytes_of(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -88,7 +100,7 @@ def open_elsewhere(name: Any, **settings: Any) -> Any:
     return bv.load(name, **settings)
 
 
-def models(runs: dict[str, Path], fitted: Path) -> list[tuple[bv.Model, Any]]:
+def models(runs: dict[str, Path], fitted: Path, words: Path) -> list[tuple[bv.Model, Any]]:
     """Models of every form, and something to predict on."""
     return [
         (bv.load(runs["untouched"]), "a fine film"),
@@ -96,15 +108,15 @@ def models(runs: dict[str, Path], fitted: Path) -> list[tuple[bv.Model, Any]]:
         (bv.load(runs["tuned"], head="adapter_4"), PAIR),
         (bv.load(runs["tuned"], head="encoder"), PAIR),
         (bv.load(fitted), "the cat"),
-        (bv.load(fitted, head="tfidf_lr"), "the cat"),
+        (bv.load(words), "the cat"),
         (bv.load(fitted, head="last_lr"), "the cat"),
     ]
 
 
 def test_what_is_pushed_pulled_and_loaded_is_byte_identical_and_predicts_the_same(
-    hub: Hub, runs: dict[str, Path], fitted: Path, tmp_path: Path
+    hub: Hub, runs: dict[str, Path], fitted: Path, words: Path, tmp_path: Path
 ) -> None:
-    for number, (model, text) in enumerate(models(runs, fitted)):
+    for number, (model, text) in enumerate(models(runs, fitted, words)):
         name, expected = f"user/model{number}", model.predict(text)
         model.push_to_hub(name, license="mit", datasets=["user/data"])
         saved = bytes_of(model.save_pretrained(tmp_path / str(number)))
@@ -186,8 +198,9 @@ def test_an_untouched_encoder_from_the_hub_is_named_by_its_revision_and_checked(
     }  # fmt: skip
     run = bv.run(build_config(config))
     kit = bv.load(make_kit([run.folder], tmp_path / "kit"), device="cpu")
-    expected = run.predict("a fine film", head="adapter_4")
-    run.model("adapter_4").push_to_hub("user/model")
+    head = kit.tasks["sst2"].facts["head"]
+    expected = run.predict("a fine film", head=head)
+    run.model(head).push_to_hub("user/model")
     kit.push_to_hub("user/kit")
     for name in ("user/model", "user/kit"):
         assert not any("model.safetensors" in file for file in hub.files(name))
@@ -305,6 +318,9 @@ def test_the_command_pushes_and_predict_takes_the_name(fitted: Path, tmp_path: P
 
         pushed = call("push", str(fitted), "user/animals", "--private", "--license", "mit")
         assert pushed.returncode == 0, pushed.stderr
+        hub.add("user/kit", bytes_of(SHIPPED / "default"))
+        kit = call("predict", "user/kit", "--tasks", "sst2", "--text", "A fine film.", "--json")
+        assert json.loads(kit.stdout)["sst2"]["label"] == "positive", kit.stderr
         assert "/user/animals/commit/" in pushed.stdout and hub.repositories["user/animals"].private
         said = call("predict", "user/animals", "--text", "the cat 7")
         assert said.returncode == 0, said.stderr
