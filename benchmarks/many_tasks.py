@@ -25,7 +25,8 @@ from bertvision.data.examples import Example
 from bertvision.data.windows import Features
 from bertvision.heads import count_parameters
 from bertvision.kinds import SPAN
-from bertvision.kits import Kit, load
+from bertvision.kits.folder import find_kit
+from bertvision.kits.kit import Kit
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.progress import Reporter
 from bertvision.tasks import TaskConfig, build_task
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    kit = load(options.kit, device=options.device)
+    kit = Kit(find_kit(options.kit), device=options.device)
     machine, encoder, pairs = kit.machine, kit.encoder, read_pairs(options.pairs)
     features = {task: features_of(kit, task, pairs) for task in kit.tasks}
     asked = {task: HeadWindows(own.head, features[task]) for task, own in kit.tasks.items()}

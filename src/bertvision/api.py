@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.config import RunConfig, build_config, load_config
-from bertvision.data.texts import as_one_list
 from bertvision.disk import as_path
 from bertvision.errors import UserError
 from bertvision.models.fit import Options
@@ -21,12 +20,12 @@ from bertvision.models.model import Model
 from bertvision.models.own_data import MOST_ROWS, fit_own_data
 from bertvision.pipeline.ensemble import add_ensemble
 from bertvision.pipeline.ensemble_entries import Ensemble
-from bertvision.pipeline.finished import FinishedRun
+from bertvision.pipeline.finished import CONFIG, SCORES, FinishedRun
 from bertvision.pipeline.job import Job, find_mistakes
 from bertvision.pipeline.run import run_job, write_summary
 from bertvision.pipeline.score import score_tables
 from bertvision.progress import Reporter, RichReporter
-from bertvision.tables import to_markdown
+from bertvision.tables import counted, to_markdown
 
 
 class Run:
@@ -34,6 +33,16 @@ class Run:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = as_path(folder, "the run folder")
+        if not os.path.isfile(self.folder / CONFIG):
+            raise UserError(f"'{folder}' is not a run: it has no {CONFIG}. `bv.run` and `bertvision run` make runs.")
+        self._models: dict[str | None, Model] = {}
+
+    def __repr__(self) -> str:
+        if not os.path.isfile(self.folder / SCORES):
+            return f"<Run {self.folder.name}: no scores yet>"
+        run = self._finished
+        names = [group.name for group in run.groups(run.last, "control", "head", "ensemble")]
+        return f"<Run {self.folder.name}: {run.task_name}, {counted(len(names), 'model')} at {run.last:g} epochs>"
 
     @property
     def config(self) -> RunConfig:
@@ -44,11 +53,11 @@ class Run:
     @property
     def scores(self) -> dict[str, Any]:
         """The contents of scores.json: snapshots → models → splits → scores."""
-        return dict(self._finished.scores) if os.path.isfile(self.folder / "scores.json") else {}
+        return dict(self._finished.scores) if os.path.isfile(self.folder / SCORES) else {}
 
     @property
     def _finished(self) -> FinishedRun:
-        if not os.path.isfile(self.folder / "scores.json"):
+        if not os.path.isfile(self.folder / SCORES):
             raise UserError(f"'{self.folder}' has no scores yet: finish it with bv.run or `bertvision evaluate`.")
         return FinishedRun(self.folder)
 
@@ -75,14 +84,16 @@ class Run:
 
         return make_report([self.folder], with_encoder=with_encoder, wait=wait)
 
-    def predict(self, *texts: Any, head: str | None = None) -> list[dict[str, Any]]:
-        """Predict on new text: strings, pairs such as (question, passage), or one list of them. One row per text.
+    def model(self, head: str | None = None) -> Model:
+        """A model of the run that predicts: the best one, or the one named `head`. It is loaded once."""
+        if head not in self._models:
+            self._models[head] = Model(self.folder, head)
+        return self._models[head]
 
-        `head` defaults to the best model.
-        """
-        from bertvision.pipeline.predict import Predictor
-
-        return Predictor(self.folder, head).predict_texts(as_one_list(texts))
+    def predict(self, texts: Any, head: str | None = None) -> Any:
+        """Predict on new text: a list gives a list of results, one text or pair gives one. `head` defaults to the best
+        model. See `Model.predict`."""
+        return self.model(head).predict(texts)
 
 
 def run(

@@ -236,19 +236,23 @@ def make_all(place: Path, examples: int = 2500, count: int = FILES) -> Made:
 def _rows_of(run: Path, name: str, texts: list[str]) -> list[dict[str, Any]]:
     """The rows of an output, from the predictor of one process."""
     examples = [Example(f"{name}-{number}", text) for number, text in enumerate(texts)]
-    found = []
-    for row in Predictor(run).predict_rows(examples):
-        answer = {key: row[key] for key in ("label", "probabilities") if key in row}
-        found.append(
-            {
-                "id": row["id"],
-                "text": row["text"],
-                "text_pair": None,
-                "prediction": {**answer, "trust": None} if answer else None,
-                "error": row.get("error"),
-            }
-        )
-    return found
+    return [
+        {
+            "id": one.id,
+            "text": one.text,
+            "text_pair": None,
+            "prediction": None if isinstance(result, dict) else _to_columns(result),
+            "error": result["error"] if isinstance(result, dict) else None,
+        }
+        for one, result in zip(examples, Predictor(run).predict_examples(examples), strict=True)
+    ]
+
+
+def _to_columns(result: Any) -> dict[str, Any]:
+    found = result.to_dict()
+    trust = found.pop("trust")
+    del found["task"]
+    return {**found, "trust": trust and {"right": trust.get("right"), "off_by": None, "examples": trust["examples"]}}
 
 
 def _write_config(path: Path, tables: dict[str, Any]) -> None:

@@ -13,8 +13,8 @@ PACKAGE = SRC / "bertvision"
 
 # Bottom up: a module imports only from its own subpackage, or from those listed before it.
 ORDER = (
-    "interrupts", "waiting", "errors", "disk", "network", "settings", "tables", "threads", "registry", "progress",
-    "machine",
+    "interrupts", "waiting", "errors", "disk", "network", "hub", "settings", "tables", "threads", "registry",
+    "progress", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
     "pipeline", "report", "papers", "kits", "models", "api", "search", "cluster", "cli", "__main__",
 )  # fmt: skip

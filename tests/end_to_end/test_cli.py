@@ -473,8 +473,8 @@ def test_python_does_the_same_as_the_command(tmp_path: Path, tiny_encoder_folder
     assert list(run.scores["snapshots"]["1"]) == ["baseline", "encoder", "last_linear", "learned_pooling"]
     assert "| learned_pooling |" in run.summary()
     assert run.summary() in (tmp_path / "run" / "summary.md").read_text()
-    rows = run.predict(("a king", "a man"), ("he", "she"), head="learned_pooling")
-    assert [set(row["probabilities"]) for row in rows] == [{"entailment", "not_entailment"}] * 2
+    rows = run.predict([("a king", "a man"), ("he", "she")], head="learned_pooling")
+    assert [set(row.probabilities) for row in rows] == [{"entailment", "not_entailment"}] * 2
     with pytest.raises(bv.UserError, match="two texts"):
         run.predict("a king")
     before = stamps(tmp_path / "run")
@@ -489,8 +489,13 @@ def test_a_config_excludes_keywords(rte: Path) -> None:
 
 
 def test_a_folder_without_scores_has_no_summary(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    run = bv.Run(tmp_path)
     with pytest.raises(bv.UserError, match="no scores yet"):
-        bv.Run(tmp_path).summary()
+        run.summary()
+    assert "no scores yet" in repr(run)
+    with pytest.raises(bv.UserError, match=r"is not a run: it has no config\.json"):
+        bv.Run(tmp_path / "nothing")
 
 
 def test_a_task_may_be_given_by_name_alone_from_python() -> None:

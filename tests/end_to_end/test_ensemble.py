@@ -13,6 +13,8 @@ from scipy.special import softmax
 
 import bertvision as bv
 from bertvision.pipeline.job import reopen
+from bertvision.pipeline.predict import Predictor
+from bertvision.tasks.squad import read_squad
 
 Command = Callable[..., Any]
 PAIR = ("encoder", "adapter_4")
@@ -96,8 +98,8 @@ def test_maxima_for_spans_are_not_scaled_to_sum_to_1_in_a_window(
         expected[int(question)] = min(float(np.log(first).sum()), expected.get(int(question), 0.0))
     kept = [row["null_score"] for row in rows_of(run, "both")]
     assert kept == pytest.approx([*expected.values()], abs=1e-4)
-    words = ["predict", run, "--head", "both", "--file", squad_folder / "dev-v2.0.json", "--json"]
-    assert [row["null_score"] for row in command(*words).json] == pytest.approx(kept, abs=1e-3)
+    again = Predictor(run, "both").predict(read_squad(squad_folder / "dev-v2.0.json")).rows()
+    assert [row["null_score"] for row in again] == pytest.approx(kept, abs=1e-3)
 
 
 def test_predicted_scores_are_means_over_the_members(copy: Callable[..., Path], command: Command) -> None:
@@ -145,9 +147,9 @@ def test_ensembles_work_from_python_and_predict_with_all_members(copy: Callable[
     found = run.ensemble(*PAIR, method="fitted", name="both")
     assert list(found) == ["both"] and found["both"] == models_of(folder)["both"]
     examples = bv.build_task(run.config.task).read("dev")
-    said = run.predict(*[(example.text, example.text_pair) for example in examples], head="both")
+    said = run.predict([(example.text, example.text_pair) for example in examples], head="both")
     for row, kept in zip(said, rows_of(folder, "both"), strict=True):
-        assert list(row["probabilities"].values()) == pytest.approx(list(kept["probabilities"].values()), abs=1e-4)
+        assert list(row.probabilities.values()) == pytest.approx(list(kept["probabilities"].values()), abs=1e-4)
 
 
 # ---------------------------------------------------------------------- several runs

@@ -68,7 +68,7 @@ def test_scores_on_dev_are_those_of_the_saved_model(fitted: tuple[Path, Any], tm
         if line["name"] == "majority":
             continue
         model = bv.load(folder, head=line["name"])
-        predicted = [row["label"] for row in model.predict([row["message"] for row in rows])]
+        predicted = [row.label for row in model.predict([row["message"] for row in rows])]
         right = np.mean([label == row["topic"] for label, row in zip(predicted, rows, strict=True)])
         assert 100 * right == pytest.approx(line["dev"]), line["name"]
 
@@ -77,10 +77,10 @@ def test_python_and_the_command_line_predict_the_same(fitted: tuple[Path, Any], 
     folder, _ = fitted
     (row,) = bv.load(folder).predict(["the horse and the bird"])
     typed = command("predict", folder, "--text", "the horse and the bird", "--json").json
-    assert typed.pop("id") == "0" and typed == row
-    assert row["label"] in row["probabilities"] and sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+    assert typed == row.to_dict()
+    assert row.label in row.probabilities and sum(row.probabilities.values()) == pytest.approx(1, abs=1e-4)
     said = command("predict", folder, "--text", "the horse and the bird")
-    assert said.out.startswith(row["label"]) and "held-out answer" in said.out
+    assert said.out.startswith(row.label) and "held-out answer" in said.out
 
 
 def test_an_existing_model_is_replaced_only_when_asked(
@@ -106,7 +106,7 @@ def test_a_report_and_a_kit_are_made_of_it(fitted: tuple[Path, Any], command: Co
     assert made.code == 0, made.err
     kit = bv.load(tmp_path / "kit")
     (row,) = kit.predict(["the horse and the bird"])
-    assert row["model"]["label"] in WORDS
+    assert row["model"].label in WORDS
     assert (folder / "README.md").read_text(encoding="utf-8").startswith("# model")
 
 
@@ -120,7 +120,7 @@ def test_scores_are_fitted_without_a_dev_set(command: Command, mean_encoder_fold
     assert said.json["kind"] == "score" and said.json["metric"] == "pearson"
     assert all(line["dev"] is None for line in said.json["leaderboard"])
     (row,) = bv.load(tmp_path / "m").predict(["the cat and dog and horse, number 7"])
-    assert isinstance(row["score"], float) and row["trust"]["examples"] == 60
+    assert isinstance(row.score, float) and row.trust["examples"] == 60
     assert command("report", tmp_path / "m").code == 0
 
 
@@ -140,7 +140,7 @@ def test_words_can_win_and_a_kit_refuses_them(command: Command, mean_encoder_fol
     kept = sorted(path.name for path in (tmp_path / "m" / "snapshots" / "epoch_0" / "tfidf").iterdir())
     assert kept == ["head.safetensors", "stamp.json", "vocabulary.json"]
     rows = bv.load(tmp_path / "m").predict(["one zqxj two", "one vkqw two"])
-    assert [row["label"] for row in rows] == ["a", "b"]
+    assert [row.label for row in rows] == ["a", "b"]
     refused = command("kit", tmp_path / "m", "--to", tmp_path / "kit")
     assert refused.code == 2 and "reads no encoder" in refused.err and not (tmp_path / "kit").exists()
     assert command("report", tmp_path / "m").code == 0
@@ -170,7 +170,7 @@ def test_time_limits_are_kept_and_said(command: Command, mean_encoder_folder: Pa
     assert said.code == 0, said.err
     notes = [line["note"] for line in said.json["leaderboard"]]
     assert any("time" in note for note in notes) and said.json["chosen"] == "last_lr"
-    assert bv.load(tmp_path / "m").predict(["the cat"])[0]["label"] in WORDS
+    assert bv.load(tmp_path / "m").predict(["the cat"])[0].label in WORDS
 
 
 def test_a_narrow_terminal_shows_the_notes_below_the_table(
@@ -226,7 +226,7 @@ def test_ctrl_c_keeps_the_best_so_far(
     assert said.code == 0 and "best model so far" in said.err
     names = {line["name"]: line for line in said.json["leaderboard"]}
     assert names["mlp"]["note"] == "interrupted" and names["mlp"]["cv"] is None
-    assert bv.load(tmp_path / "m").predict(["the cat"])[0]["label"] in WORDS
+    assert bv.load(tmp_path / "m").predict(["the cat"])[0].label in WORDS
 
 
 def test_the_missing_embedded_encoder_is_one_sentence(

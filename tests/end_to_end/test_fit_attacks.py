@@ -91,7 +91,7 @@ def test_the_last_layer_is_tried_even_without_time(
     own = ("--encoder", mean_encoder_folder, "--to", tmp_path / "m", "--json")
     said = command("fit", labels, *own, "--seconds", "0.000001")
     assert said.code == 0, said.err
-    assert said.json["chosen"] == "last_lr" and bv.load(tmp_path / "m").predict(["the cat"])[0]["label"] in "pos neg"
+    assert said.json["chosen"] == "last_lr" and bv.load(tmp_path / "m").predict(["the cat"])[0].label in "pos neg"
 
 
 def test_the_most_seconds_are_no_limit(

@@ -91,7 +91,7 @@ def test_scores_on_dev_are_those_of_the_saved_model_by_the_official_definition(f
     for line in said.json["leaderboard"][1:]:
         rows = bv.load(folder, head=line["name"]).predict([(qa["question"], context) for qa, context in asked])
         gold = {qa["id"]: [answer["text"] for answer in qa["answers"]] for qa, _ in asked}
-        answers = {qa["id"]: row["answer"] for (qa, _), row in zip(asked, rows, strict=True)}
+        answers = {qa["id"]: row.answer for (qa, _), row in zip(asked, rows, strict=True)}
         scores = official.score_answers(gold, answers)
         assert scores["f1"] == pytest.approx(line["dev_f1"]) and scores["exact"] == pytest.approx(line["dev_exact"])
 
@@ -101,7 +101,7 @@ def test_the_folder_predicts_from_the_command_line_and_from_files(fitted: tuple[
     pair = ("where is the king ?", "the king lives in the city 0 .")
     (row,) = bv.load(folder).predict([pair])
     typed = command("predict", folder, "--text", pair[0], "--text-pair", pair[1], "--json").json
-    assert typed.pop("id") == "0" and typed == row and "trust" in row
+    assert typed == row.to_dict() and row.trust
     assert bv.load(folder).kind == "span" and "answers" in repr(bv.load(folder))
     said = command("predict", folder, "--file", folder.parent / "dev.json", "--json")
     assert len(said.json) == 12 and all("answer" in one and "trust" in one for one in said.json)
@@ -117,7 +117,7 @@ def test_the_report_and_a_kit_read_the_folder(fitted: tuple[Path, Any], command:
     assert command("kit", folder, "--to", kit).code == 0
     pair = ("where is the king ?", "the king lives in the city 0 .")
     (by_kit,), (own,) = bv.load(kit).predict([pair]), bv.load(folder).predict([pair])
-    assert by_kit["model"]["answer"] == own["answer"] and by_kit["model"]["trust"] == own["trust"]
+    assert by_kit["model"].answer == own.answer and by_kit["model"].trust == own.trust
 
 
 def test_the_card_names_no_local_path(fitted: tuple[Path, Any]) -> None:

@@ -198,3 +198,22 @@ def test_the_input_file_is_not_overwritten(kit: Path, command: Command, tmp_path
     assert refused.code == 2 and "is the input file" in " ".join(refused.err.split())
     assert texts.read_text(encoding="utf-8") == "text\na king\n"
     assert "a shipped kit (default)" in " ".join(command("predict", "defualt", "--text", "a king").err.split())
+
+
+def test_heads_are_added_listed_replaced_and_removed(kit: Path, command: Command, tmp_path: Path) -> None:
+    runs = dict(zip(("sst2", "rte", "squad2"), json.loads((tmp_path / "runs.json").read_text()), strict=True))
+    assert command("kit", "rm", kit, "rte", "squad2").out.endswith("rte, squad2\n")
+    assert [row["task"] for row in command("kit", "ls", kit, "--json").json["tasks"]] == ["sst2"]
+    assert "already" not in command("kit", "add", kit, runs["rte"]).err
+    again = command("kit", "add", kit, runs["rte"])
+    assert again.code == 2 and "use `bertvision kit replace`" in again.err
+    said = command("kit", "replace", kit, runs["rte"], "--head", "rte=adapter_4")
+    assert said.code == 0 and said.out.startswith("rte: adapter_4, ")
+    (one, two) = command("kit", "ls", kit, "--json").json["tasks"]
+    assert (one["task"], two["task"], two["head"]) == ("sst2", "rte", "adapter_4")
+    facts = json.loads((kit / "kit.json").read_text())["tasks"]["rte"]
+    assert two["held_out"] == facts["scores"]["held_out"]["accuracy"] and two["parameters"] == facts["parameters"]
+    listed = command("kit", "ls", kit).out
+    assert "adapter_4" in listed and f"{two['held_out']:.2f}" in listed
+    made = command("kit", "make", runs["sst2"], "--to", tmp_path / "new")
+    assert "kit of 1 task" in made.out

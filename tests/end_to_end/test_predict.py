@@ -41,12 +41,14 @@ def test_an_answer_is_at_its_offsets_in_the_passage(head: str, squad_run: Path, 
     typed = ["--text", QUESTION, "--text-pair", PASSAGE, "--head", head]
     row = command("predict", squad_run, *typed, "--threshold", "1e9", "--json").json
     assert row["answer"] and PASSAGE[row["start"] : row["end"]] == row["answer"]
-    for candidate in row["n_best"]:
+    candidates = bv.load(squad_run, head=head).predict((QUESTION, PASSAGE)).candidates
+    for candidate in candidates:
         assert PASSAGE[candidate["start"] : candidate["end"]] == candidate["text"]
-    assert 0 < sum(candidate["probability"] for candidate in row["n_best"]) <= 1
+    assert 0 < sum(candidate["probability"] for candidate in candidates) <= 1
     silent = command("predict", squad_run, *typed, "--threshold", "-1e9", "--json").json
     assert (silent["answer"], silent["start"], silent["end"]) == ("", None, None)
-    total = silent["probability"] + sum(candidate["probability"] for candidate in silent["n_best"])
+    assert silent["no_answer"] and not row["no_answer"]
+    total = silent["probability"] + sum(candidate["probability"] for candidate in candidates)
     assert total == pytest.approx(1, abs=1e-3)
     said = command("predict", squad_run, *typed, "--threshold", "1e9").out
     assert said.startswith(row["answer"]) and f"characters {row['start']} to {row['end']}" in said
@@ -64,7 +66,9 @@ def test_a_score_is_a_number(finished: Callable[..., Path], command: Command, gl
     run = finished(name="stsb", data=glue_folder)
     typed = ["--text", "a king", "--text-pair", "a man"]
     row = command("predict", run, *typed, "--json").json
-    assert float(command("predict", run, *typed).out) == pytest.approx(row["score"], abs=1e-3)
+    assert set(row["trust"]) == {"off_by", "examples"}
+    score, _, trust = command("predict", run, *typed).out.partition("  [off by ")
+    assert float(score) == pytest.approx(row["score"], abs=1e-3) and trust
 
 
 def test_answerability_is_a_label(finished: Callable[..., Path], command: Command, squad_folder: Path) -> None:
@@ -207,15 +211,20 @@ def test_python_takes_texts_pairs_and_lists_of_them(
     finished: Callable[..., Path], rte_run: Path, glue_folder: Path
 ) -> None:
     run = bv.Run(finished(name="sst2", data=glue_folder))
-    two = run.predict("a king", "a man")
-    assert len(two) == 2 and two == run.predict(["a king", "a man"]) == run.predict(np.array(["a king", "a man"]))
-    assert run.predict("a king") == run.predict(["a king"]) == two[:1]
-    pairs = bv.Run(rte_run)
-    assert pairs.predict(("a king", "a man")) == pairs.predict([("a king", "a man")])
+    two = run.predict(["a king", "a man"])
+    assert len(two) == 2 and two == run.predict(np.array(["a king", "a man"])) == bv.load(run.folder).predict(
+        text for text in ("a king", "a man")
+    )
+    one = run.predict("a king")
+    assert one == two[0] and run.predict(["a king"]) == [one] and run.predict([]) == []
+    with pytest.raises(bv.UserError, match="trained on single texts"):
+        run.predict(("a king", "a man"))
+    pairs = bv.load(rte_run)
+    pair = pairs.predict(("a king", "a man"))
+    assert [pair] == pairs.predict([("a king", "a man")]) == pairs.predict([{"text": "a king", "text_pair": "a man"}])
+    assert pair == pairs.predict({"question": "a king", "passage": "a man"})
     with pytest.raises(bv.UserError, match="rte needs two texts"):
-        pairs.predict(["a king", "a man"])
-    with pytest.raises(bv.UserError, match="text 1 is neither a text nor a pair of texts: 3"):
-        run.predict(["a king", 3])
+        pairs.predict(["a king", "a man"])  # two texts, never a pair
 
 
 def test_out_writes_json_lines_or_the_official_json(

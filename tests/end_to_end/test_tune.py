@@ -72,8 +72,8 @@ def test_the_folder_of_a_tuned_model_has_its_encoder(
     notes = {line["name"]: line["note"] for line in found["leaderboard"]}
     assert "each of the 3 folds tuned its own encoder" in notes["tuned_last_lr"] and not notes["linear"]
     model, alone = bv.load(tmp_path / "m"), bv.load(tmp_path / "m", head="tuned_last_lr")
-    assert [row["label"] in ("animals", "places") for row in model.predict(NEW)] == [True, True]
-    assert alone.predict(NEW)[0]["label"] and bv.load(tmp_path / "m", head="last_lr").predict(NEW)
+    assert [row.label in ("animals", "places") for row in model.predict(NEW)] == [True, True]
+    assert alone.predict(NEW)[0].label and bv.load(tmp_path / "m", head="last_lr").predict(NEW)
     assert not torch.equal(weights_of(model), weights_of(bv.load(tmp_path / "m", head="last_lr")))
     card = (tmp_path / "m" / "README.md").read_text(encoding="utf-8")
     assert "which was tuned on the same rows" in card
@@ -94,7 +94,7 @@ def test_dev_scores_are_those_of_the_saved_models_of_both_encoders(
     assert table.labels is not None
     for line in found["leaderboard"][1:]:
         rows = bv.load(tmp_path / "m", head=line["name"]).predict(table.texts)
-        right = np.mean([row["label"] == label for row, label in zip(rows, table.labels, strict=True)])
+        right = np.mean([row.label == label for row, label in zip(rows, table.labels, strict=True)])
         assert 100 * right == pytest.approx(line["dev"]), line["name"]
 
 
@@ -106,7 +106,7 @@ def test_the_average_on_a_tuned_encoder_is_the_mean_of_its_heads(
     assert found["chosen"] == "tuned_average"
     assert found["leaderboard"][-1]["note"] == "mean of tuned_last_lr, tuned_linear"
     names = ("tuned_last_lr", "tuned_linear", None)
-    parts = [[row["probabilities"] for row in bv.load(tmp_path / "m", head=name).predict(NEW)] for name in names]
+    parts = [[row.probabilities for row in bv.load(tmp_path / "m", head=name).predict(NEW)] for name in names]
     for last, all_layers, average in zip(*parts, strict=True):
         for label, share in average.items():
             assert share == pytest.approx((last[label] + all_layers[label]) / 2, abs=1e-6)

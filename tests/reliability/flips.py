@@ -243,7 +243,7 @@ def prepare(place: Path) -> tuple[Made, dict[str, Any]]:
     tiny_encoder()
     made = make_all(place)
     bv.Classifier(encoder=str(place / "encoder"), heads=["linear"], seed=1).fit(*_texts()).save(place / "estimator")
-    from bertvision.pipeline.begin import SHIPPED
+    from bertvision.pipeline.folder import SHIPPED
 
     shutil.copytree(SHIPPED / "default", place / "shipped")
     bv.Run(place / "run").report()  # writes the caches

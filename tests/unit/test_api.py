@@ -20,7 +20,7 @@ from bertvision.pipeline.predict import check_choice
         ("x" * 300, "a name in it is longer than 255 bytes"),
         ("a\0b", "it has a null character"),
         ("\udcff", "characters that are not Unicode"),
-        ("~nobody_here/x", "neither a fitted model nor a kit"),
+        ("~nobody_here/x", "is no model: give the folder of a run"),
     ],
 )
 def test_what_is_no_model_is_not_loaded(name: Any, words: str) -> None:

@@ -124,7 +124,7 @@ from bertvision.errors import UserError
 from bertvision.kits.kit import Kit
 from bertvision.pipeline.predict import Predictor
 from bertvision.disk import mark_done, read_json, write_json, write_sealed
-from bertvision.pipeline.begin import SHIPPED
+from bertvision.pipeline.folder import SHIPPED
 folder, kit = Path(sys.argv[1]) / "run", Path(sys.argv[1]) / "kit"
 encoder = folder / "snapshots" / "epoch_0" / "encoder"
 encoder.mkdir(parents=True)

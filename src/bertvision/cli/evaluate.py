@@ -46,10 +46,12 @@ def evaluate(
 
 
 def _evaluate_kit(name: str, job: Any, as_json: bool) -> None:
-    from bertvision.kits import load
+    from bertvision.kits.folder import find_kit
+    from bertvision.kits.kit import Kit
     from bertvision.kits.scoring import kit_table, score_kit
 
-    kit = load(name, device=job.config.encoder.device, dtype=job.config.encoder.dtype, reporter=job.reporter)
+    settings = job.config.encoder
+    kit = Kit(find_kit(name), device=settings.device, dtype=settings.dtype, reporter=job.reporter)
     scores = score_kit(kit, job)
     print_json(scores) if as_json else print_table(kit_table(kit, scores))
 

@@ -1,12 +1,16 @@
-"""bertvision predict RUN_OR_KIT [--head NAME | --tasks all] (--file FILE | --text TEXT [--text-pair TEXT] | …)"""
+"""bertvision predict MODEL [--head NAME | --tasks all] (--file FILE | --text TEXT [--text-pair TEXT] | …)
+
+What can be wrong is checked from the cheapest to the dearest: options, file, folder, content of the file, encoder.
+"""
 
 import json as json_format
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +29,7 @@ from bertvision.cli import (
     Patience,
     Workers,
     app,
+    importing,
     print_json,
     quiet_libraries,
     read_cluster,
@@ -35,6 +40,7 @@ from bertvision.tables import counted
 
 STYLE: dict[str, Any] = {"indent": 2, "ensure_ascii": False}
 """Of JSON for people."""
+STANDARD_INPUT = "-"
 
 
 @app.command(
@@ -46,19 +52,25 @@ def predict(
     run: Annotated[
         str,
         typer.Argument(
-            help="Folder of a fitted model or a finished run, or a kit (a folder, or 'default').", show_default=False
+            help="Folder of a fitted model, run or kit, a shipped kit ('default'), or USER/NAME on the hub.",
+            show_default=False,
         ),
     ],
     head: Annotated[
         str | None, typer.Option(help="Head to use, or 'encoder'. Default: the best model on held-out data.")
     ] = None,
-    text: Annotated[str | None, typer.Option(help="Text to predict on (or the question).")] = None,
-    text_pair: Annotated[str | None, typer.Option(help="Second text of a pair (or the passage).")] = None,
+    text: Annotated[
+        str | None, typer.Option(help="Text to predict on (or the question); '-' reads it from standard input.")
+    ] = None,
+    text_pair: Annotated[
+        str | None, typer.Option(help="Second text of a pair (or the passage); '-' reads it from standard input.")
+    ] = None,
     file: Annotated[
         str | None,
         typer.Option(
             help="File to predict on, or its address (s3://…): CSV, TSV, JSONL, Parquet, TXT (one text per line) or "
-            "SQuAD JSON; .gz or .xz too. With --cluster, also a folder, or a pattern for several files."
+            "SQuAD JSON; .gz or .xz too. '-' reads texts or JSON objects from standard input, line by line, and "
+            "answers each at once. With --cluster, also a folder, or a pattern for several files."
         ),
     ] = None,
     submission: Annotated[
@@ -115,43 +127,106 @@ def predict(
         raise UserError(f"--out {output} is an address, which is written with --cluster: add --cluster local.")
     out = Path(output) if output else None
     _check_options(text, text_pair, file, out, submission, data, threshold, epochs)
-    quiet_libraries()
-    if not os.path.isfile(Path(run) / "scores.json"):  # not a run: it may be a kit
-        from bertvision.kits.kit import is_kit
+    given = [text, file, submission]
+    if all(value is None for value in given) and not sys.stdin.isatty():
+        raise UserError("nothing to predict on: give --text, --file or --submission.")
+    text, text_pair = (_read_standard_input(one, most_megabytes) for one in (text, text_pair))
+    if file not in (None, STANDARD_INPUT):
+        from bertvision.tasks.data_file import find_data_file
+        from bertvision.tasks.new_text import check_file
 
-        if is_kit(run):
-            _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold, "--submission": submission})
-            _predict_with_kit(run, tasks, text, text_pair, file, out, most_megabytes, json)
-            return
-    if tasks is not None:
-        raise UserError(f"--tasks is for kits, and '{run}' is not one: remove it, or pass a kit.")
-    from bertvision.models.folder import is_fitted
-    from bertvision.pipeline.predict import Predictor
-
-    if not os.path.exists(run):
-        from bertvision.kits.kit import shipped_kits
-
-        raise UserError(
-            f"there is no model, run or kit '{run}': pass the folder of one, or the name of a shipped kit "
-            f"({', '.join(shipped_kits())})."
-        )
-    if is_fitted(run):
-        from bertvision.models.predict import FittedPredictor
-
-        predictor: Predictor = FittedPredictor(run, head, RichReporter())
-    else:
-        predictor = Predictor(run, head, epochs, RichReporter())
-    if head is None:
-        predictor.reporter.say(f"predicting with {predictor.model.title}: {predictor.why}")
-    limit = predictor.threshold if threshold is None else threshold
+        check_file(find_data_file(file))
+    asked = Asked(run, head, epochs, threshold, tasks)
+    if asked.is_kit and submission is not None:
+        _refuse_for_kits({"--submission": submission})
+    examples = [] if file in (None, STANDARD_INPUT) else asked.read(file, most_megabytes, _place_of(out))
+    asked.open()
     if submission is not None:
-        _write_submissions(predictor, submission, data, limit)
+        _write_submissions(asked, submission, data)
+    elif file == STANDARD_INPUT:
+        _answer_lines(asked, out, json)
     elif file is not None:
-        _predict_file(predictor, file, out, limit, most_megabytes, json)
+        _check_ids(examples, file, out)
+        _show(asked, examples, asked.predict_file(examples, one_bar=out is not None), out, json)
     elif text is not None:
-        _print_typed(predictor, text, text_pair, limit, json)
+        _print_typed(asked, text, text_pair, json)
     else:
-        _prompt(predictor, limit, json)
+        _prompt(asked, json)
+
+
+class Asked:
+    """A run, fitted model or kit, and what was asked of it."""
+
+    def __init__(
+        self, name: str, head: str | None, epochs: float | None, threshold: float | None, tasks: str | None
+    ) -> None:
+        from bertvision.hub import is_hub_name, pull
+        from bertvision.kits.folder import is_kit, shipped_kits
+
+        folder = Path(os.path.expanduser(name))
+        if is_hub_name(name) and not folder.exists():
+            folder = pull(name, ("task.json", "kit.json"))
+            name = str(folder)
+        self.name, self.head, self.epochs, self.threshold = name, head, epochs, threshold
+        self.is_kit = not (folder / "scores.json").is_file() and is_kit(name)
+        self.tasks = _split_tasks(tasks)
+        if self.is_kit:
+            _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold})
+        elif tasks is not None:
+            raise UserError(f"--tasks is for kits, and '{name}' is not one: remove it, or pass a kit.")
+        elif not folder.exists():
+            known = ", ".join(shipped_kits())
+            raise UserError(
+                f"there is no model, run or kit '{name}': pass the folder of one, the name of a shipped kit ({known}), "
+                "or USER/NAME on the Hugging Face hub."
+            )
+
+    def read(self, file: str, most_megabytes: int, place: Path) -> Sequence[Any]:
+        """The examples in a file. Those of a long one wait on disk."""
+        from bertvision.data.spooled import collect_examples
+        from bertvision.disk import spooling_in
+        from bertvision.tasks.data_file import find_data_file
+        from bertvision.tasks.new_text import read_any_text
+        from bertvision.tasks.text_files import reading_up_to
+
+        with reading_up_to(most_megabytes), spooling_in(place):
+            return collect_examples(read_any_text(find_data_file(file))) if self.is_kit else self.model.read(file)
+
+    @cached_property
+    def model(self) -> Any:
+        """The kit or model, without its encoder if it is a model."""
+        with importing():
+            from bertvision.models.model import load
+
+            quiet_libraries()
+        return load(self.name, self.tasks, head=self.head, epochs=self.epochs, reporter=RichReporter())
+
+    def open(self) -> None:
+        """Load the encoder and the heads."""
+        if not self.is_kit and self.model.predictor and self.head is None:
+            predictor = self.model.predictor
+            predictor.reporter.say(f"predicting with {predictor.model.title}: {predictor.why}")
+
+    @property
+    def title(self) -> str:
+        return f"kit {self.model.name}" if self.is_kit else self.model.predictor.name
+
+    def predict(self, examples: list[Any]) -> list[Any]:
+        """The result of each example: of a kit, task → result. One that can't be predicted gets {"error": sentence}."""
+        if self.is_kit:
+            return list(self.model.predict_examples(examples))
+        return list(self.model.predictor.predict_examples(examples, self.threshold))
+
+    def predict_file(self, examples: Sequence[Any], one_bar: bool) -> Iterator[Any]:
+        """The same, in batches."""
+        if self.is_kit:
+            return iter(self.model.predict_file(examples, one_bar))
+        return iter(self.model.predictor.predict_file(examples, self.threshold, one_bar))
+
+    def predict_one(self, text: str, pair: str | None, name: str) -> Any:
+        if self.is_kit:
+            return self.model.predict([(text, pair)], ids=[name])[0]
+        return self.model.predictor.predict_texts([(text, pair)], self.threshold)[0]
 
 
 def _check_options(
@@ -176,6 +251,8 @@ def _check_options(
     ):  # fmt: skip
         if value is not None and there is None:
             raise UserError(f"{option} needs {partner}: add {partner}, or remove {option}.")
+    if text == text_pair == "-":
+        raise UserError("standard input is one text: give --text or --text-pair itself.")
     if out is not None and file is not None and out.resolve() == Path(file).resolve():
         raise UserError(f"--out {out} is the input file: choose another path.")
 
@@ -186,37 +263,17 @@ def _refuse_for_kits(options: dict[str, Any]) -> None:
         raise UserError(f"{', '.join(given)}: only for runs. A kit has one head per task, with its own threshold.")
 
 
-def _predict_with_kit(
-    name: str,
-    tasks: str | None,
-    text: str | None,
-    text_pair: str | None,
-    file: str | None,
-    out: Path | None,
-    most_megabytes: int,
-    json: bool,
-) -> None:
-    from bertvision.data.spooled import collect_examples
-    from bertvision.disk import spooling_in
-    from bertvision.kits import load
-    from bertvision.tasks.data_file import find_data_file
-    from bertvision.tasks.new_text import read_any_text
-    from bertvision.tasks.text_files import reading_up_to
-
-    if text is None and file is None and not sys.stdin.isatty():
-        raise UserError("nothing to predict on: give --text or --file.")
-    wanted = _split_tasks(tasks)
-    with reading_up_to(most_megabytes), spooling_in(_place_of(out)):
-        examples = collect_examples(read_any_text(find_data_file(file))) if file is not None else []
-    kit = load(name, wanted, reporter=RichReporter())
-    if text is None and file is None:
-        _prompt_kit(kit, json)
-        return
-    if file is not None:
-        _predict_file_with_kit(kit, file, examples, out, json)
-        return
-    (row,) = kit.predict([(str(text), text_pair)], ids=["--text"])
-    print_json(row) if json else _print_kit_row(kit, row, max(map(len, row)))
+def _read_standard_input(text: str | None, most_megabytes: int) -> str | None:
+    """The text itself or, in place of '-', what is in standard input."""
+    if text != "-":
+        return text
+    data = sys.stdin.buffer.read(most_megabytes * 1_000_000 + 1)
+    if len(data) > most_megabytes * 1_000_000:
+        raise UserError(f"standard input has more than {most_megabytes:,} MB: raise --most-megabytes.")
+    try:
+        return data.decode("utf-8-sig").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise UserError("standard input is not UTF-8: convert it.") from None
 
 
 def _place_of(out: Path | None) -> Path:
@@ -249,31 +306,6 @@ def _predict_on_cluster(
         raise typer.Exit(1)
 
 
-def _predict_file_with_kit(kit: Any, file: str, examples: Sequence[Any], out: Path | None, as_json: bool) -> None:
-    from bertvision.data.texts import name_texts
-
-    _check_ids(examples, file, out)
-    tasks: set[str] = set()
-    rows = kit.predict_file(examples, one_bar=out is not None)
-
-    def named() -> Iterator[tuple[dict[str, Any], Any]]:
-        for one, row in zip(examples, rows, strict=True):
-            tasks.update(row if "error" not in row else ())
-            yield {**name_texts(one.id, one.text, one.text_pair), **row}, row
-
-    def show(row: dict[str, Any]) -> None:
-        name, found = row["id"], {task: row[task] for task in kit.tasks if task in row}
-        if "error" in row:
-            typer.echo(f"{name}\terror: {row['error']}")
-        else:
-            _print_kit_row(kit, found, max(map(len, found), default=0), f"{name}\t")
-
-    counts = _put_out(named(), out, as_json, show)
-    if out is not None:
-        typer.echo(f"predictions for {counted(counts.good, 'text')}, {counted(len(tasks), 'task')}: {out}", err=True)
-    counts.exit_if_any_failed()
-
-
 def _check_ids(examples: Sequence[Any], file: str, out: Path | None) -> None:
     """Ids are the keys of a .json file, so they must be unique there."""
     from bertvision.tasks.base import check_unique_ids
@@ -282,107 +314,122 @@ def _check_ids(examples: Sequence[Any], file: str, out: Path | None) -> None:
         check_unique_ids(lambda: (example.id for example in examples), file)
 
 
+# ---------------------------------------------------------------------- output
+
+
 @dataclass
 class _Counts:
-    """Rows that were predicted, and rows that could not be."""
+    """Results, and how many of them are errors."""
 
-    good: int = 0
-    bad: int = 0
+    total: int = 0
+    failed: int = 0
 
-    def add(self, row: dict[str, Any]) -> None:
-        is_bad = "error" in row
-        self.good, self.bad = self.good + (not is_bad), self.bad + is_bad
-
-    def exit_if_any_failed(self) -> None:
-        if self.bad:
-            rows = counted(self.good + self.bad, "row")
-            typer.echo(f"error: {self.bad:,} of {rows} could not be predicted.", err=True)
-            raise typer.Exit(1)
+    def add(self, result: Any) -> None:
+        self.total, self.failed = self.total + 1, self.failed + _failed(result)
 
 
-def _put_out(
-    rows: Iterable[tuple[dict[str, Any], Any]], out: Path | None, as_json: bool, show: Callable[[dict[str, Any]], None]
-) -> _Counts:
-    """Write or print rows as they are predicted. `rows` are pairs: a row, and its value in a .json file."""
+def _show(asked: Asked, examples: Sequence[Any], results: Iterable[Any], out: Path | None, as_json: bool) -> None:
+    """Print the results of a file as they are predicted, or write them to `out`."""
     counts = _Counts()
-    rows = _counting(rows, counts)
+
+    def pairs() -> Iterator[tuple[Any, Any]]:
+        for one, result in zip(examples, results, strict=True):
+            counts.add(result)
+            yield one, result
+
     if out is not None:
-        _write_rows(out, rows)
+        _write_rows(out, _by_id(asked, pairs()) if out.suffix == ".json" else _lines(pairs()))
+        typer.echo(f"{counted(counts.total - counts.failed, 'prediction')} by {asked.title}: {out}", err=True)
     elif as_json:
-        for piece in _json_items((json_format.dumps(row, **STYLE) for row, _ in rows), "[]"):
+        for piece in _json_items((json_format.dumps(_to_row(*pair), **STYLE) for pair in pairs()), "[]"):
             typer.echo(piece, nl=False)
         typer.echo()
     else:
-        for row, _ in rows:
-            show(row)
-    return counts
+        for one, result in pairs():
+            _print_result(result, f"{one.id}\t")
+    _exit_if_any_failed(counts.failed, counts.total)
 
 
-def _counting(rows: Iterable[tuple[dict[str, Any], Any]], counts: _Counts) -> Iterator[tuple[dict[str, Any], Any]]:
-    for row, value in rows:
-        counts.add(row)
-        yield row, value
+def _answer_lines(asked: Asked, out: Path | None, as_json: bool) -> None:
+    """Answer the lines of standard input as they come. The encoder stays loaded in between."""
+    from bertvision.tasks.new_text import read_waiting
 
-
-def _prompt_kit(kit: Any, as_json: bool) -> None:
-    """Ask for texts and print predictions until an empty line."""
-    while text := typer.prompt("text or question (empty to quit)", default="", show_default=False):
-        pair = typer.prompt("second text or passage (empty for none)", default="", show_default=False) or None
+    read: list[tuple[Any, Any]] = []
+    failed = total = 0
+    for lines in read_waiting(sys.stdin.buffer, None if asked.is_kit else asked.model.columns()):
+        good = [line.example for line in lines if line.error is None]
         try:
-            (row,) = kit.predict([(text, pair)], ids=["the text"])
-        except UserError as error:  # continue with the next text
-            typer.echo(f"error: {error}", err=True)
-            continue
-        print_json(row) if as_json else _print_kit_row(kit, row, max(map(len, row)))
-
-
-def _print_kit_row(kit: Any, row: dict[str, Any], width: int, before: str = "") -> None:
-    for task, answer in row.items():
-        described = kit.tasks[task].task.kind.describe_row(answer)
-        typer.echo(f"{before}{task:{width}}  {described}  [{_describe_trust(answer['trust'])}]")
-
-
-def _describe_trust(trust: dict[str, float]) -> str:
-    if not trust["examples"]:
-        return "no similar answers on held-out data"
-    if "off_by" in trust:
-        return f"off by {trust['off_by']:.2f} on average on {trust['examples']} held-out examples"
-    verb = "was" if trust["examples"] == 1 else "were"
-    return f"{100 * trust['right']:.0f} % of {counted(trust['examples'], 'similar held-out answer')} {verb} right"
-
-
-def _predict_file(
-    predictor: Any, file: str, out: Path | None, threshold: float, most_megabytes: int, as_json: bool
-) -> None:
-    from bertvision.disk import spooling_in
-    from bertvision.tasks.text_files import reading_up_to
-
-    with reading_up_to(most_megabytes), spooling_in(_place_of(out)):
-        kind, examples = predictor.task.kind, predictor.read(file)
-    _check_ids(examples, file, out)
-    rows = predictor.predict_file(examples, threshold, one_bar=out is not None)
-
-    def show(row: dict[str, Any]) -> None:
-        typer.echo(f"{row['id']}\t{'error: ' + row['error'] if 'error' in row else kind.describe_row(row)}")
-
-    counts = _put_out(((row, None if "error" in row else kind.value_of(row)) for row in rows), out, as_json, show)
+            found = iter(asked.predict(good))
+        except UserError as error:  # of all lines: a kit's tasks need two texts
+            found = iter([{"error": str(error)}] * len(good))
+        results = [next(found) if line.error is None else {"error": line.error} for line in lines]
+        failed, total = failed + sum(map(_failed, results)), total + len(results)
+        for line, result in zip(lines, results, strict=True):
+            if out is not None:
+                read.append((line.example, result))
+            elif as_json:
+                typer.echo(json_format.dumps(_to_row(line.example, result), ensure_ascii=False))
+            else:
+                _print_result(result, f"{line.example.id}\t")
+        sys.stdout.flush()
     if out is not None:
-        typer.echo(f"{counted(counts.good, 'prediction')} by {predictor.name}: {out}", err=True)
-    counts.exit_if_any_failed()
+        examples, results = [one for one, _ in read], [result for _, result in read]
+        _check_ids(examples, "standard input", out)
+        _show(asked, examples, results, out, as_json)
+    _exit_if_any_failed(failed, total)
 
 
-def _write_rows(out: Path, rows: Iterable[tuple[dict[str, Any], Any]]) -> None:
-    """Write rows as JSON lines; to a .json file, write one object, id → value."""
+def _failed(result: Any) -> bool:
+    return isinstance(result, dict) and "error" in result
+
+
+def _to_row(example: Any, result: Any) -> dict[str, Any]:
+    from bertvision.data.texts import name_texts
+
+    found = result if _failed(result) else result.to_dict()
+    return {**name_texts(example.id, example.text, example.text_pair), **found}
+
+
+def _lines(pairs: Iterable[tuple[Any, Any]]) -> Iterator[str]:
+    return (json_format.dumps(_to_row(*pair), ensure_ascii=False) + "\n" for pair in pairs)
+
+
+def _by_id(asked: Asked, pairs: Iterable[tuple[Any, Any]]) -> Iterator[str]:
+    """The pieces of an object, id → prediction: of a run, the bare one, without what failed; of a kit, all tasks."""
+
+    def items() -> Iterator[str]:
+        for one, result in pairs:
+            if asked.is_kit:
+                value = result if _failed(result) else result.to_dict()
+            elif _failed(result):
+                continue
+            else:
+                value = asked.model.predictor.task.kind.value_of(result.to_dict())
+            yield f"{json_format.dumps(one.id, ensure_ascii=False)}: {json_format.dumps(value, **STYLE)}"
+
+    return chain(_json_items(items(), "{}"), "\n")
+
+
+def _print_result(result: Any, before: str = "") -> None:
+    if _failed(result):
+        typer.echo(f"{before}error: {result['error']}")
+    elif isinstance(result, dict):
+        width = max(map(len, result))
+        for task, own in result.items():
+            typer.echo(f"{before}{task:{width}}  {own.line()}")
+    else:
+        typer.echo(f"{before}{result.line()}")
+
+
+def _exit_if_any_failed(failed: int, total: int) -> None:
+    if failed:
+        typer.echo(f"error: {failed:,} of {counted(total, 'row')} could not be predicted.", err=True)
+        raise typer.Exit(1)
+
+
+def _write_rows(out: Path, pieces: Iterable[str]) -> None:
     from bertvision.disk import clear_disk_errors, writing_file
 
-    pieces: Iterable[str] = (json_format.dumps(row, ensure_ascii=False) + "\n" for row, _ in rows)
-    if out.suffix == ".json":
-        items = (
-            f"{json_format.dumps(row['id'], ensure_ascii=False)}: {json_format.dumps(value, **STYLE)}"
-            for row, value in rows
-            if "error" not in row
-        )
-        pieces = chain(_json_items(items, "{}"), "\n")
     with clear_disk_errors(out, "--out"), writing_file(out) as file:
         for piece in pieces:
             # A lone surrogate is written as JSON writes it, with its number.
@@ -398,34 +445,36 @@ def _json_items(items: Iterable[str], brackets: str) -> Iterator[str]:
     yield brackets if is_first else "\n" + brackets[1]
 
 
-def _print_typed(predictor: Any, text: str, text_pair: str | None, threshold: float, as_json: bool) -> None:
-    row = predictor.predict_texts([(text, text_pair)], threshold)[0]
-    print_json(row) if as_json else typer.echo(_describe(predictor, row))
+def _print_typed(asked: Asked, text: str, pair: str | None, as_json: bool, name: str = "--text") -> None:
+    result = asked.predict_one(text, pair, name)
+    print_json(result.to_dict()) if as_json else _print_result(result)
 
 
-def _describe(predictor: Any, row: dict[str, Any]) -> str:
-    """A prediction as a line of output; that of a fitted model with its trust."""
-    described = predictor.task.kind.describe_row(row)
-    return f"{described}  [{_describe_trust(row['trust'])}]" if "trust" in row else str(described)
-
-
-def _prompt(predictor: Any, threshold: float, as_json: bool) -> None:
+def _prompt(asked: Asked, as_json: bool) -> None:
     """Ask for texts and print predictions until an empty line."""
-    if not sys.stdin.isatty():
-        raise UserError("nothing to predict on: give --text, --file or --submission.")
-    first, second = ("question", "passage") if predictor.task.windowed else ("text", "second text")
+    is_question = not asked.is_kit and asked.model.run.task.windowed
+    first, second = ("question", "passage") if is_question else ("text or question", "second text or passage")
     while text := typer.prompt(f"{first} (empty to quit)", default="", show_default=False):
-        pair = typer.prompt(second) if predictor.takes_pairs else None
-        _print_typed(predictor, text, pair, threshold, as_json)
+        pair = None
+        if asked.is_kit:
+            pair = typer.prompt(f"{second} (empty for none)", default="", show_default=False) or None
+        elif asked.model.run.task.takes_pairs:
+            pair = typer.prompt(second)
+        try:
+            _print_typed(asked, text, pair, as_json, "the text")
+        except UserError as error:  # continue with the next text
+            typer.echo(f"error: {error}", err=True)
 
 
-def _write_submissions(predictor: Any, folder: Path, data: str | None, threshold: float) -> None:
+def _write_submissions(asked: Asked, folder: Path, data: str | None) -> None:
     """Write the official submission file of each unlabelled split in the data."""
     from bertvision.tasks.submission import write_submission
 
+    predictor = asked.model.predictor
+    limit = predictor.threshold if asked.threshold is None else asked.threshold
     for split, examples in predictor.test_splits(data):
         predictions = predictor.predict(examples)
         path = write_submission(
-            predictor.task.name, split, predictor.task.kind, predictions.ids, predictions.predicted(threshold), folder
+            predictor.task.name, split, predictor.task.kind, predictions.ids, predictions.predicted(limit), folder
         )
         typer.echo(f"{counted(len(examples), 'prediction')} by {predictor.name}: {path}")

@@ -1,9 +1,10 @@
 """A model that answers rows of text, whatever it is: a run, a fitted model or a kit; and its answers as Arrow columns.
 
 A run or a fitted model has one column of answers, `prediction`; a kit has one for each task. What is in a column
-follows from the `row_form` of the task's kind: a label with its probabilities, a score, a span.
+follows from the results of the task's kind: a label with its probabilities, a score, a span.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,10 @@ from bertvision.disk import file_fingerprint, fingerprint, inside, read_stamp
 from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG
 from bertvision.kinds import Kind
-from bertvision.kits.kit import FILE as KIT_FILE
-from bertvision.kits.kit import find_kit, is_kit
-from bertvision.kits.kit import load as load_kit
+from bertvision.kinds.result import SHARED
+from bertvision.kits.folder import FILE as KIT_FILE
+from bertvision.kits.folder import find_kit, is_kit
+from bertvision.kits.kit import Kit, KitResult
 from bertvision.models.folder import TFIDF_FOLDER, is_fitted
 from bertvision.models.predict import FittedPredictor
 from bertvision.pipeline.folder import ENCODER
@@ -30,7 +32,7 @@ from bertvision.tasks.new_text import ANY_COLUMNS, QUESTION_COLUMNS
 
 PREDICTION, ERROR = "prediction", "error"
 Row = dict[str, Any]
-"""Column → the row of a task's kind with its `trust`, or `error` alone."""
+"""Column → a result as plain values, or `error` alone."""
 
 
 class Answers:
@@ -70,7 +72,7 @@ def open_answers(
 class _KitAnswers(Answers):
     def __init__(self, name: str, tasks: Sequence[str] | None, device: str) -> None:
         folder = find_kit(name)
-        self.kit = load_kit(folder, tasks, device=device)
+        self.kit = Kit(folder, tasks, device=device)
         self.kinds = {name: own.task.kind for name, own in self.kit.tasks.items()}
         self.choices = [Columns(*names) for names in ANY_COLUMNS]
         files = [inside(folder, KIT_FILE)]
@@ -79,7 +81,8 @@ class _KitAnswers(Answers):
         self.stamp = fingerprint("kit", sorted(self.kit.tasks), file_fingerprint(files))
 
     def rows(self, examples: list[Example]) -> list[Row]:
-        return self.kit.predict_rows([(one.text, one.text_pair) for one in examples])
+        found = self.kit.predict_examples(examples)
+        return [row.to_dict() if isinstance(row, KitResult) else row for row in found]
 
 
 class _PredictorAnswers(Answers):
@@ -91,11 +94,8 @@ class _PredictorAnswers(Answers):
         self.stamp = fingerprint("run", _stamp(predictor), self.threshold)
 
     def rows(self, examples: list[Example]) -> list[Row]:
-        found = []
-        for row in self.predictor.predict_rows(examples, self.threshold):
-            answer = {key: value for key, value in row.items() if key not in ("id", "text", "text_pair")}
-            found.append(answer if ERROR in answer else {PREDICTION: answer})
-        return found
+        found = self.predictor.predict_examples(examples, self.threshold)
+        return [row if isinstance(row, dict) else {PREDICTION: row.to_dict()} for row in found]
 
 
 def _choices(predictor: Predictor) -> list[Columns]:
@@ -141,8 +141,7 @@ def answer_fields(kinds: Mapping[str, Kind]) -> list[Any]:
     trust = pyarrow.struct([("right", pyarrow.float64()), ("off_by", pyarrow.float64()), ("examples", pyarrow.int64())])
     fields = []
     for column, kind in kinds.items():
-        form = _to_type(kind.row_form)
-        inner = list(form) if pyarrow.types.is_struct(form) else [pyarrow.field("answer", pyarrow.string())]
+        inner = [pyarrow.field(name, _to_type(form)) for name, form in _answer_forms(kind).items()]
         fields.append(pyarrow.field(column, pyarrow.struct([*inner, pyarrow.field("trust", trust)])))
     return [*fields, pyarrow.field(ERROR, pyarrow.string())]
 
@@ -154,12 +153,15 @@ def answer_arrays(kinds: Mapping[str, Kind], rows: Sequence[Row]) -> list[Any]:
     found = []
     for field in answer_fields(kinds):
         values = [row.get(field.name) for row in rows]
-        if field.name != ERROR and not is_typeddict(kinds[field.name].row_form):
-            values = [
-                v and {"answer": {k: i for k, i in v.items() if k != "trust"}, "trust": v.get("trust")} for v in values
-            ]
         found.append(pyarrow.array([_fit(value, field.type) for value in values], field.type))
     return found
+
+
+def _answer_forms(kind: Kind) -> dict[str, Any]:
+    """The fields of a kind's results, as `to_dict` gives them, without task and trust."""
+    form = get_type_hints(type(kind).result)["return"]
+    types = get_type_hints(form)
+    return {one.name: types[one.name] for one in dataclasses.fields(form) if one.repr and one.name not in SHARED}
 
 
 def _to_type(form: Any) -> Any:

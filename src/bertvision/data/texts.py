@@ -1,45 +1,57 @@
 """Texts to predict on: strings, or pairs of strings such as (question, passage)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertvision.errors import UserError, shorten
 
 Pair = tuple[str, str | None]
-Text = str | Pair
+Text = str | Pair | Mapping[str, str]
+NAMES = ({"question", "passage"}, {"text", "text_pair"})
+"""The keys of a pair that is a mapping."""
+TAKES = (
+    "predict takes a text, a pair, or a list of texts and pairs; a pair is a tuple (question, passage), or a mapping "
+    "with 'question' and 'passage' or with 'text' and 'text_pair'"
+)
 
 
-def check_texts(texts: Iterable[Text], ids: Sequence[str] | None = None) -> list[Pair]:
-    """Return every text as a pair, with None in place of a missing second text. `ids` name the texts in errors."""
-    if isinstance(texts, str) or not isinstance(texts, Iterable):
-        raise UserError("texts must be a list: pass [text], or [(text, second text)].")
-    if isinstance(texts, tuple) and len(texts) == 2 and all(isinstance(text, str) for text in texts):
-        raise UserError(
-            "two texts in a tuple could be a pair or two texts: pass [(question, passage)] or [text, text]."
-        )
-    texts = list(texts)
-    if ids is not None and len(ids) != len(texts):
-        raise UserError(f"found {len(texts)} texts but {len(ids)} ids: pass one id per text.")
+def is_alone(texts: object) -> bool:
+    """Whether this is one text or one pair, not a list of them."""
+    return isinstance(texts, str | tuple | Mapping)
+
+
+def read_texts(texts: Any, ids: Sequence[str] | None = None) -> list[Pair]:
+    """Return every text as a pair, with None in place of a missing second text. One text is a list of one. `ids` name
+    the texts in errors."""
+    given = [texts] if is_alone(texts) else _as_list(texts)
+    if ids is not None and len(ids) != len(given):
+        raise UserError(f"found {len(given)} texts but {len(ids)} ids: pass one id per text.")
     pairs = []
-    for number, text in enumerate(texts):
-        match (text, None) if isinstance(text, str) else text:
-            case [str() as first, str() | None as second]:
-                pass
-            case _:
-                raise UserError(f"{call(number, ids)} is neither a text nor a pair of texts: {shorten(text)}.")
+    for number, text in enumerate(given):
+        first, second = _as_pair(text, call(number, ids))
         if blank(first, second):
             raise UserError(f"{call(number, ids)} is empty: every text, and both texts of a pair, must have content.")
         pairs.append((first, second))
-    if not pairs:
-        raise UserError("no text to predict on.")
     return pairs
 
 
-def as_one_list(given: tuple[Any, ...]) -> list[Any]:
-    """The texts of `predict("a", "b")`, `predict(("question", "passage"))` or `predict(["a", "b"])`."""
-    if len(given) == 1 and not isinstance(given[0], str | tuple) and isinstance(given[0], Iterable):
-        return list(given[0])
-    return list(given)
+def _as_list(texts: Any) -> list[Any]:
+    # The items of a set have no order, those of bytes are numbers, and those of a data frame are names of columns.
+    if not isinstance(texts, bytes | set | frozenset) and not hasattr(texts, "columns"):
+        try:
+            return list(texts)
+        except TypeError:
+            pass
+    raise UserError(f"{TAKES}. Found {shorten(texts)}.")
+
+
+def _as_pair(text: Any, name: str) -> Pair:
+    if isinstance(text, Mapping) and set(text) in NAMES:
+        text = (text["question"], text["passage"]) if "passage" in text else (text["text"], text["text_pair"])
+    match (text, None) if isinstance(text, str) else text:
+        case (str() as first, str() | None as second) if isinstance(text, str | tuple):
+            return str(first), None if second is None else str(second)
+    raise UserError(f"{TAKES}. Found {shorten(text)} as {name}.")
 
 
 def blank(first: str, second: str | None) -> str | None:

@@ -10,6 +10,7 @@ import inspect
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
@@ -61,6 +62,9 @@ _IDENTITY_FILES = {
     *_TOKENIZER_FILES, "config.json", "merges.txt", "added_tokens.json", "special_tokens_map.json",
     "tokenizer_config.json",
 }  # fmt: skip
+_PINNED = re.compile(r"([\w.-]+(?:/[\w.-]+)?)@([0-9a-f]{40})")
+_HUB_FILES = ["*.json", "*.txt", "*.model", "*.safetensors"]
+"""Of an encoder on the hub: what is downloaded of a revision."""
 _WEIGHTS, _WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 BUILD_ERRORS = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ZeroDivisionError)
 """What transformers and torch raise for a config whose values make no model, in addition to ValueError."""
@@ -85,9 +89,12 @@ class EncoderSize(NamedTuple):
 
 
 def resolve(name: str) -> str:
-    """Resolve `encoder.name` to a folder; a hub name is returned as is."""
+    """Resolve `encoder.name` to a folder; a hub name is returned as is. One with a revision, NAME@COMMIT, is a folder
+    in the cache of the hub."""
     if name == EMBEDDED:
         return str(_embedded_folder())
+    if (pinned := split_revision(name)) and not os.path.isdir(name):
+        return str(_cached_revision(*pinned))
     folder = as_path(name, "the encoder")
     if os.path.isdir(folder):
         return str(folder)
@@ -96,6 +103,36 @@ def resolve(name: str) -> str:
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name:
         raise UserError(f"the encoder '{name}': no such folder.")
     return name
+
+
+def split_revision(name: str) -> tuple[str, str] | None:
+    """The hub name and the commit of NAME@COMMIT; None for other names."""
+    found = _PINNED.fullmatch(name)
+    return (found[1], found[2]) if found else None
+
+
+def _cached_revision(name: str, commit: str) -> Path:
+    """The folder of a revision of an encoder. It is downloaded if it may be."""
+    from huggingface_hub import snapshot_download
+
+    here = not may_download()
+    try:
+        return Path(snapshot_download(name, revision=commit, allow_patterns=_HUB_FILES, local_files_only=here))
+    except (OSError, ValueError) as error:
+        if here:
+            what = f"revision {commit} of the encoder '{name}'"
+            raise UserError(not_downloaded(what, f"hf download {name} --revision {commit}")) from None
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise UserError(
+            f"revision {commit} of the encoder '{name}' was not found in the cache or on the hub. Check the name and "
+            f"the network. ({first})"
+        ) from None
+
+
+def with_revision(name: str) -> str:
+    """A hub name with the commit that is used on this machine; other names as they are."""
+    commit = None if find_folder(name) is not None else _commit_of(name)
+    return f"{name}@{commit}" if commit else name
 
 
 def find_folder(name: str) -> Path | None:
@@ -111,20 +148,26 @@ def only_here(name: str) -> bool:
 
 def identify(name: str) -> str:
     """Hash everything that affects an encoder's output: the files of a folder, or the hub name and commit."""
+    if (pinned := split_revision(name)) and not os.path.isdir(name):
+        resolve(name)  # raises if it is not there
+        return fingerprint(*pinned)
     if folder := find_folder(name):
         files = [path for path in sorted(folder.iterdir()) if affects_output(path)]
         return fingerprint([path.name for path in files], file_fingerprint(files))
+    return fingerprint(name, _commit_of(name))
+
+
+def _commit_of(name: str) -> str | None:
     try:
-        commit = extract_commit_hash(cached_file(name, "config.json", local_files_only=only_here(name)), None)
+        return extract_commit_hash(cached_file(name, "config.json", local_files_only=only_here(name)), None)
     except OSError as error:
         raise _unreadable(name, "config.json", error) from error
-    return fingerprint(name, commit)
 
 
 def weights_stamp(name: str) -> str:
     """Hash everything that affects the states of given tokens: weights and config, not the tokenizer."""
     folder = find_folder(name)
-    if folder is None:
+    if folder is None or split_revision(name):
         return identify(name)
     return file_fingerprint([folder / "config.json", *sorted(folder.glob("model*.safetensors"))])
 

@@ -18,6 +18,7 @@ from bertvision.kinds.base import (
     save_predictions,
     save_results,
 )
+from bertvision.kinds.result import Result
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -32,6 +33,6 @@ def metric_title(key: str) -> str:
 
 
 __all__ = [
-    "KINDS", "LABEL", "SCORE", "SPAN", "Decoding", "Figure", "Kind", "ExampleResults", "Predictions",
+    "KINDS", "LABEL", "SCORE", "SPAN", "Decoding", "Figure", "Kind", "ExampleResults", "Predictions", "Result",
     "kind_in", "load_results", "metric_title", "save_predictions", "save_results",
 ]  # fmt: skip

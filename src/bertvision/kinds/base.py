@@ -26,6 +26,7 @@ from bertvision.disk import check_files, damaged, escape_line_ends, load_arrays
 from bertvision.errors import UserError
 from bertvision.evaluation import combining, trust
 from bertvision.evaluation.statistics import Measure
+from bertvision.kinds.result import Result
 from bertvision.registry import Registry
 
 if TYPE_CHECKING:
@@ -286,9 +287,21 @@ class Kind(ABC):
         """Format the prediction in a row briefly, for a table cell."""
         return str(self.value_of(row))
 
-    def describe_row(self, row: Mapping[str, Any]) -> str:
-        """Format the prediction in a row as a line of output, with probabilities and character positions."""
-        return self.show_row(row)
+    @abstractmethod
+    def result(self, row: Mapping[str, Any], **shared: Any) -> Result:
+        """Return the prediction in a row as the object that users get. `shared` are the fields of every `Result`."""
+
+    def to_results(
+        self, predictions: Predictions, examples: list[Example], task: str, known: trust.Trust | None, threshold: float
+    ) -> list[Any]:
+        """Return the results of all examples. `known` is what was measured on held-out examples, None if nothing."""
+        return [
+            self.result(
+                row, task=task, text=one.text, text_pair=one.text_pair,
+                trust=None if known is None else self.trust_row(row, known, threshold),
+            )
+            for row, one in zip(predictions.rows(threshold), examples, strict=True)
+        ]  # fmt: skip
 
     # ------------------------------------------------------------------ combining
 

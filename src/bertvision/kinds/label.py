@@ -32,6 +32,7 @@ from bertvision.kinds.base import (
     WindowTargets,
     targets_of,
 )
+from bertvision.kinds.result import Result, bars, percent, strong
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,6 +75,24 @@ class LabelResults(ExampleResults):
 
     def right(self, threshold: float = 0.0) -> Bool:
         return self.predicted == self.target  # (example)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LabelResult(Result):
+    label: str
+    probability: float
+    """Of the label."""
+    probabilities: dict[str, float]
+    """Of every label."""
+
+    def describe(self) -> str:
+        chances = list(self.probabilities.items())
+        if len(chances) > MOST_SHOWN:
+            chances = sorted(chances, key=lambda one: one[1], reverse=True)[:MOST_SHOWN]
+        return f"{self.label} ({', '.join(f'{name} {percent(chance)}' for name, chance in chances)})"
+
+    def body(self) -> str:
+        return strong(self.label) + bars(self.probabilities.items())
 
 
 class LabelRow(TypedDict):
@@ -139,12 +158,9 @@ class LabelKind(Kind):
     def value_of(self, row: Mapping[str, Any]) -> str:
         return str(row["label"])
 
-    def describe_row(self, row: Mapping[str, Any]) -> str:
-        chances: list[tuple[str, float]] = list(row["probabilities"].items())
-        if len(chances) > MOST_SHOWN:
-            chances = sorted(chances, key=lambda one: one[1], reverse=True)[:MOST_SHOWN]
-        shown = ", ".join(f"{name} {100 * chance:.0f} %" for name, chance in chances)
-        return f"{row['label']} ({shown})"
+    def result(self, row: Mapping[str, Any], **shared: Any) -> LabelResult:
+        chances = dict(row["probabilities"])
+        return LabelResult(label=row["label"], probability=chances[row["label"]], probabilities=chances, **shared)
 
     # ------------------------------------------------------------------ layer maps
 

@@ -29,6 +29,7 @@ from bertvision.kinds.base import (
     WindowTargets,
     targets_of,
 )
+from bertvision.kinds.result import Result, strong
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +59,17 @@ class ScoreResults(ExampleResults):
 
     def errors(self) -> Float:
         return np.abs(self.value - self.target)  # (example)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ScoreResult(Result):
+    score: float
+
+    def describe(self) -> str:
+        return f"{self.score:.3f}"
+
+    def body(self) -> str:
+        return strong(self.describe())
 
 
 class ScoreRow(TypedDict):
@@ -111,8 +123,8 @@ class ScoreKind(Kind):
     def show_row(self, row: Mapping[str, Any]) -> str:
         return f"{row['score']:.2f}"
 
-    def describe_row(self, row: Mapping[str, Any]) -> str:
-        return f"{row['score']:.3f}"
+    def result(self, row: Mapping[str, Any], **shared: Any) -> ScoreResult:
+        return ScoreResult(score=row["score"], **shared)
 
     has_aim = True
 

@@ -1,7 +1,7 @@
 """span: where the answer starts and ends in a passage, or "no answer". A head outputs two logits per token."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -38,6 +38,7 @@ from bertvision.kinds.base import (
     Scores,
     WindowTargets,
 )
+from bertvision.kinds.result import Result, bars, highlight, percent, strong
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,6 +126,32 @@ class SpanResults(ExampleResults):
 
     def right(self, threshold: float = 0.0) -> Bool:
         return self.exact_at(threshold) == 1  # (example)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SpanResult(Result):
+    answer: str
+    """Empty if there is none."""
+    start: int | None
+    """First character of the answer in the passage; None if there is no answer."""
+    end: int | None
+    """One past its last character."""
+    probability: float
+    """Of the answer, or of "no answer"."""
+    no_answer: bool
+    """Whether the prediction is that the passage has no answer."""
+    candidates: list[dict[str, Any]] = field(repr=False)
+    """The best answers, the first being the most probable: text, start, end, score, probability."""
+
+    def describe(self) -> str:
+        if self.no_answer:
+            return f"{SILENCE} ({percent(self.probability)})"
+        return f"{self.answer} ({percent(self.probability)}, characters {self.start} to {self.end})"
+
+    def body(self) -> str:
+        found = [(self.answer or SILENCE, self.probability)]
+        passage = highlight(self.text_pair or "", self.start or 0, self.end or 0)
+        return strong(self.text) + passage + bars(found)
 
 
 class SpanRow(TypedDict):
@@ -248,11 +275,9 @@ class SpanKind(Kind):
     def show_row(self, row: Mapping[str, Any]) -> str:
         return row["answer"] or SILENCE
 
-    def describe_row(self, row: Mapping[str, Any]) -> str:
-        chance = f"{100 * row['probability']:.0f} %"
-        if not row["answer"]:
-            return f"{SILENCE} ({chance})"
-        return f"{row['answer']} ({chance}, characters {row['start']} to {row['end']})"
+    def result(self, row: Mapping[str, Any], **shared: Any) -> SpanResult:
+        own = {key: row[key] for key in ("answer", "start", "end", "probability")}
+        return SpanResult(**own, no_answer=not row["answer"], candidates=row["n_best"], **shared)
 
     # ------------------------------------------------------------------ layer maps
 

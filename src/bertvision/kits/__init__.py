@@ -1,5 +1,1 @@
 """Kits: heads for several tasks on one untouched encoder. A text goes through the encoder once for all tasks."""
-
-from bertvision.kits.kit import Kit, load
-
-__all__ = ["Kit", "load"]

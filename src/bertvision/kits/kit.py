@@ -2,43 +2,44 @@
 then predicts from its hidden states, and every prediction comes with its trust.
 
     kit = bv.load("default")
-    kit.predict(["A fine film."])                          tasks on single texts
-    kit.predict([("Who wrote it?", "Ada wrote it.")])      all tasks
+    kit.predict("A fine film.")                            {task: result} of the tasks on single texts
+    kit.predict(("Who wrote it?", "Ada wrote it."))        of all tasks
 
 A kit is a folder with kit.json, and for each task a folder with a head (head.safetensors, config.json) and its card.
 """
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, Self, TypedDict
 
+import numpy as np
 from msgspec import Meta
 
 from bertvision.data.examples import Example
-from bertvision.data.texts import Pair, Text, blank, call, check_texts, too_long
+from bertvision.data.texts import Pair, blank, call, is_alone, read_texts, too_long
 from bertvision.data.windows import Features, build_features
-from bertvision.disk import as_form, as_path, damaged, inside, plain_name, read_json
+from bertvision.disk import as_form, as_path, check_files, damaged, inside, plain_name, read_json
 from bertvision.disk.forms import Count, Few, Figures, Layer, Name, Seed, Share, Tokens
-from bertvision.encoder.loading import identify, load_encoder
+from bertvision.encoder.loading import identify
+from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, Target, load_head
 from bertvision.heads.base import CONFIG
-from bertvision.kinds import Decoding, Predictions, kind_in
+from bertvision.hub import is_hub_name, pull
+from bertvision.kinds import Decoding, Predictions, Result, kind_in
 from bertvision.kinds.base import Scores
+from bertvision.kits.folder import FILE, FORMAT, OWN_ENCODER, find_kit
 from bertvision.kits.one_pass import HeadWindows, compute_in_one_pass
 from bertvision.machine import Machine, sharing_cores
 from bertvision.network import no_downloads
-from bertvision.pipeline.begin import SHIPPED
 from bertvision.pipeline.folder import TaskFacts, check_format, restore_task
 from bertvision.pipeline.predict import in_batches
 from bertvision.pipeline.snapshot import compute_outputs
+from bertvision.pipeline.text_states import text_states
 from bertvision.progress import Reporter
 from bertvision.tasks import Task
-
-FILE, FORMAT = "kit.json", 1
 
 
 class KitTaskFile(TypedDict):
@@ -70,6 +71,8 @@ class KitFile(TypedDict):
     """1 where it is missing."""
     name: str
     encoder: str
+    own_encoder: NotRequired[bool]
+    """Whether the encoder is in the kit's own folder; `encoder` is then only its title."""
     encoder_stamp: str
     layers: Annotated[list[Layer], Meta(min_length=1, max_length=1001)] | None
     tasks: Annotated[dict[Name, KitTaskFile], Meta(min_length=1)]
@@ -108,6 +111,16 @@ class KitTask:
         return self.facts["threshold"]
 
 
+class KitResult(dict[str, Result]):
+    """The results of all tasks for one text: task → result."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {task: result.to_dict() for task, result in self.items()}
+
+    def _repr_html_(self) -> str:
+        return "".join(result._repr_html_() for result in self.values())
+
+
 class Kit:
     """A loaded kit: an encoder, and a head for each task. `bv.load` returns one."""
 
@@ -124,16 +137,20 @@ class Kit:
         found = read_kit_file(folder)
         if found is None:
             raise UserError(f"'{folder}' is not a kit: it has no {FILE}. `bertvision kit` creates kits.")
-        self.name, self.encoder_name = found["name"], found["encoder"]
+        self.folder, self.name, self.encoder_title = folder, found["name"], found["encoder"]
+        self.encoder_name, self.encoder_stamp = found["encoder"], found["encoder_stamp"]
+        self.layers = found["layers"]
         wanted = self._check_tasks(tasks, found["tasks"])
         self.machine, self.reporter = Machine(device, dtype), reporter or Reporter()
-        if identify(self.encoder_name) != found["encoder_stamp"]:
+        if found.get("own_encoder"):
+            check_files(inside(folder, OWN_ENCODER))
+            self.encoder_name = str(inside(folder, OWN_ENCODER))
+        if identify(self.encoder_name) != self.encoder_stamp:
             raise UserError(
-                f"kit '{self.name}' was trained on a different version of '{self.encoder_name}': the weights, config "
+                f"kit '{self.name}' was trained on a different version of '{self.encoder_title}': the weights, config "
                 "or tokenizer differ. Rebuild the kit, or restore the original encoder."
             )
-        encoder = load_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=found["layers"])
-        self.encoder = encoder.eval().requires_grad_(False)
+        self.encoder = shared_encoder(self.encoder_name, self.machine.device, self.machine.dtype, layers=self.layers)
         self.tasks = {name: self._load(inside(folder, name), found["tasks"][name]) for name in wanted}
 
     def _load(self, folder: Path, facts: KitTaskFile) -> KitTask:
@@ -154,51 +171,104 @@ class Kit:
                 raise UserError(f"kit '{self.name}' has no task '{name}': {suggest(name, known)}")
         return names
 
-    def predict(
-        self, texts: Iterable[Text], tasks: Iterable[str] | None = None, ids: Sequence[str] | None = None
-    ) -> list[dict[str, dict[str, Any]]]:
-        """Predict every task on every text or pair of texts. Return one dict per text: task → prediction with `trust`.
+    def predict(self, texts: Any, tasks: Iterable[str] | None = None, ids: Sequence[str] | None = None) -> Any:
+        """Predict every task on texts: a list gives a list of {task: result}, one text or pair gives one.
 
+        A pair is a tuple (question, passage), or a mapping with `question` and `passage` or `text` and `text_pair`.
         Tasks on single texts read the first text of a pair. Tasks on pairs skip single texts. `ids` name the texts in
         error messages (default: numbers from 0).
         """
-        pairs = check_texts(texts, ids)
-        asked = self._choose(pairs, self._check_tasks(tasks, self.tasks))
+        found = self._predict_pairs(read_texts(texts, ids), self._check_tasks(tasks, self.tasks), ids)
+        return found[0] if is_alone(texts) else found
+
+    def _predict_pairs(
+        self, pairs: Sequence[Pair], names: list[str], ids: Sequence[str] | None = None
+    ) -> list[KitResult]:
+        if not pairs:
+            return []
+        asked = self._choose(pairs, names)
         examples = {name: self._examples(name, pairs) for name in asked}
         predictions = self._predict(examples, {name: self._features(name, examples[name], ids) for name in asked})
-        found: list[dict[str, dict[str, Any]]] = [{} for _ in pairs]
-        for name in asked:
+        found = [KitResult() for _ in pairs]
+        for name, some in examples.items():
             own = self.tasks[name]
-            for row in predictions[name].rows(own.threshold):
-                number = int(row.pop("id"))
-                found[number][name] = {**row, "trust": own.task.kind.trust_row(row, own.facts["trust"], own.threshold)}
+            results = own.task.kind.to_results(predictions[name], some, name, own.facts["trust"], own.threshold)
+            for example, result in zip(some, results, strict=True):
+                found[int(example.id)][name] = result
         return found
 
-    def predict_rows(self, pairs: Sequence[Pair], tasks: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    def predict_examples(
+        self, examples: Sequence[Example], tasks: Iterable[str] | None = None
+    ) -> list[KitResult | dict[str, str]]:
         """Like `predict`, but a text that can't be predicted gets {"error": sentence}, and the others are predicted all
         the same."""
+        pairs = [(one.text, one.text_pair) for one in examples]
         names = self._choose(pairs, self._check_tasks(tasks, self.tasks))
         errors = {number: problem for number, pair in enumerate(pairs) if (problem := blank(*pair))}
         good = [number for number in range(len(pairs)) if number not in errors]
         try:
-            rows = self.predict([pairs[number] for number in good], names) if good else []
+            results = self._predict_pairs([pairs[number] for number in good], names)
         except UserError:
             errors |= self._too_long(names, {number: pairs[number] for number in good})
             if not any(number in errors for number in good):
                 raise
             good = [number for number in good if number not in errors]
-            rows = self.predict([pairs[number] for number in good], names) if good else []
-        found: dict[int, dict[str, Any]] = dict(zip(good, rows, strict=True))
+            results = self._predict_pairs([pairs[number] for number in good], names)
+        found: dict[int, KitResult] = dict(zip(good, results, strict=True))
         return [found[number] if number in found else {"error": errors[number]} for number in range(len(pairs))]
 
-    def predict_file(self, examples: Sequence[Example], one_bar: bool = False) -> Iterator[dict[str, Any]]:
-        """`predict_rows` in batches: memory stays the same however many there are. With `one_bar`, one bar shows the
-        progress of all; nothing may be printed meanwhile."""
+    def predict_file(
+        self, examples: Sequence[Example], one_bar: bool = False
+    ) -> Iterator["KitResult | dict[str, str]"]:
+        """`predict_examples` in batches: memory stays the same however many there are. With `one_bar`, one bar shows
+        the progress of all; nothing may be printed meanwhile."""
+        return in_batches(self, examples, self.predict_examples, one_bar)
 
-        def predict(batch: list[Example]) -> list[dict[str, Any]]:
-            return self.predict_rows([(one.text, one.text_pair) for one in batch])
+    def states(self, texts: Any, read: str = "tokens") -> "np.ndarray | list[np.ndarray]":
+        """The hidden states of each text, or of one, as float32: (token, layer, hidden), layer 0 being the embeddings.
+        With `read` "cls" or "mean": (layer, hidden). Texts are cut at the longest length of the kit's tasks."""
+        examples = [Example(str(number), *pair) for number, pair in enumerate(read_texts(texts))]
+        longest = max(own.facts["max_length"] for own in self.tasks.values())
+        found = text_states(self.encoder, examples, longest, read, self.reporter) if examples else []
+        return found[0] if is_alone(texts) else found
 
-        return in_batches(self, examples, predict, one_bar)
+    def save_pretrained(self, folder: Path | str, **sharing: Any) -> Path:
+        """Save the loaded tasks to a new or empty folder, which `bv.load` reads on any machine. `sharing`: `license`
+        and `datasets`, for the card."""
+        from bertvision.kits.share import save_kit
+        from bertvision.report.hub_card import Sharing
+
+        return save_kit(self, as_path(folder, "the folder"), sharing=Sharing(**sharing))
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        token: str | None = None,
+        commit_message: str = "Upload with BERTVision",
+        license: str | None = None,
+        datasets: Sequence[str] = (),
+    ) -> str:
+        """Push the loaded tasks to the Hugging Face hub, with a card. Return the address of the commit."""
+        from bertvision.kits.share import push_kit
+        from bertvision.report.hub_card import Sharing
+
+        return push_kit(
+            self, repo_id, Sharing(license, datasets),
+            private=private, revision=revision, token=token, message=commit_message,
+        )  # fmt: skip
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, *, revision: str | None = None, token: str | None = None, **settings: Any
+    ) -> Self:
+        """Open a kit from a folder, or from the hub by its name. `settings` are those of `Kit`."""
+        return cls(pull(name, (FILE,), revision, token) if is_hub_name(name) else find_kit(name), **settings)
+
+    def __repr__(self) -> str:
+        return f"<Kit {self.name}: {', '.join(self.tasks)} on {self.encoder_title}>"
 
     def score(self, name: str, examples: Sequence[Example]) -> Scores:
         """Score a task's head on examples with targets."""
@@ -281,27 +351,3 @@ class Kit:
         facts, task, tokenizer = self.tasks[name].facts, self.tasks[name].task, self.encoder.tokenizer
         assert tokenizer is not None
         return build_features(examples, tokenizer, task.kind, task.windowed, facts["max_length"], facts["overlap"])
-
-
-def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> Kit:
-    """Load a shipped kit by name, or any kit from its folder.
-
-    `tasks` selects its tasks (default: all). `settings` are `device` and `dtype` (default: "auto").
-    """
-    return Kit(find_kit(name), tasks, **settings)
-
-
-def find_kit(name: str | Path) -> Path:
-    as_path(name, "the kit")  # raises for what is no path
-    if not is_kit(name):
-        known = ", ".join(shipped_kits())
-        raise UserError(f"no kit '{name}': give a shipped kit ({known}) or a folder with {FILE} in it.")
-    return Path(name) if os.path.isfile(Path(name) / FILE) else SHIPPED / str(name)
-
-
-def shipped_kits() -> list[str]:
-    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{FILE}"))
-
-
-def is_kit(name: str | Path) -> bool:
-    return os.path.isfile(Path(name) / FILE) or os.path.isfile(SHIPPED / str(name) / FILE)

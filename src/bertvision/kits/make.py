@@ -25,7 +25,8 @@ from bertvision.errors import UserError
 from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.kinds.base import results_file
 from bertvision.kits.card import build_card
-from bertvision.kits.kit import FILE, FORMAT, KitTaskFile
+from bertvision.kits.folder import FILE, FORMAT
+from bertvision.kits.kit import KitTaskFile
 from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun, Model
 from bertvision.pipeline.folder import HELD_OUT, RunFolder, TaskFacts, describe_task
@@ -80,24 +81,26 @@ def _make(runs: Sequence[Path], to: Path, heads: dict[str, str] | None, about: d
     sweep(to.resolve().parent)
     _check_replaceable(to)
     _check_outlives(to, runs)
-    entries = _collect(runs, heads or {})
-    _check_known("a head is given", heads or {}, entries)
-    _check_known("a text for the card is given", about or {}, entries)
+    entries = collect(runs, heads, about)
     encoder, stamp, layers = _find_encoder(entries)
     _check_outlives(to, [Path(resolve(encoder))])
     kit = {"name": to.resolve().name, "encoder": encoder, "encoder_stamp": stamp, "layers": layers}
     with writing_folder(to.resolve(), "--to") as fresh:
         for name, entry in entries.items():
-            folder = inside(fresh, name)
-            folder.mkdir()
-            check_files(entry.head, WEIGHTS, CONFIG)
-            for file in (WEIGHTS, CONFIG):
-                shutil.copyfile(entry.head / file, folder / file)
-            mark_done(folder, entry.stamp)
-            write_text(folder / "README.md", build_card(kit, entry.facts, (about or {}).get(name), entry.note))
+            write_head(inside(fresh, name), entry, kit, (about or {}).get(name))
         tasks = {name: entry.facts for name, entry in entries.items()}
         write_sealed(fresh / FILE, {"format": FORMAT, **kit, "tasks": tasks})
     return to
+
+
+def write_head(folder: Path, entry: KitEntry, kit: dict[str, Any], about: str | None) -> None:
+    """Write the folder of one task: its head and its card."""
+    folder.mkdir()
+    check_files(entry.head, WEIGHTS, CONFIG)
+    for file in (WEIGHTS, CONFIG):
+        shutil.copyfile(entry.head / file, folder / file)
+    mark_done(folder, entry.stamp)
+    write_text(folder / "README.md", build_card(kit, entry.facts, about, entry.note))
 
 
 def _check_replaceable(to: Path) -> None:
@@ -120,14 +123,17 @@ def _check_known(what: str, asked: Iterable[str], entries: Mapping[str, KitEntry
             raise UserError(f"{what} for task '{name}', but no run is for that task: found {', '.join(entries)}.")
 
 
-def _collect(runs: Sequence[Path], heads: dict[str, str]) -> dict[str, KitEntry]:
+def collect(runs: Sequence[Path], heads: dict[str, str] | None, about: dict[str, str] | None) -> dict[str, KitEntry]:
+    """The task of each run, with its head."""
     entries: dict[str, KitEntry] = {}
     for run in runs:
-        entry = describe_run(FinishedRun(run), heads)
+        entry = describe_run(FinishedRun(run), heads or {})
         name = entry.facts["task"]["name"]
         if name in entries:
             raise UserError(f"two runs are for task '{name}': a kit has one head per task. Leave one of them out.")
         entries[name] = entry
+    _check_known("a head is given", heads or {}, entries)
+    _check_known("a text for the card is given", about or {}, entries)
     return entries
 
 

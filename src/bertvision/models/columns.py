@@ -34,7 +34,7 @@ def as_texts(values: Any) -> list[Any]:
             isinstance(entry, list | tuple) and len(entry) == 2 and all(map(_is_text, entry))
         ):
             raise UserError(f"texts must be strings, or pairs of strings, but entry {number} is {shorten(entry)}.")
-    return found
+    return [tuple(entry) if isinstance(entry, list) else entry for entry in found]
 
 
 def _is_text(value: Any) -> bool:

@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from bertvision.data.examples import Example
-from bertvision.data.texts import check_texts
+from bertvision.data.texts import read_texts
 from bertvision.data.windows import build_features
 from bertvision.encoder.loading import shape_of
 from bertvision.encoder.shared import shared_encoder
@@ -86,7 +86,7 @@ class LayerFeatures(TransformerMixin, BaseEstimator):
 
 
 def _read_texts(values: Any) -> list[Example]:
-    return [Example(str(number), *pair) for number, pair in enumerate(check_texts(as_texts(values)))]
+    return [Example(str(number), *pair) for number, pair in enumerate(read_texts(as_texts(values)))]
 
 
 def _choose(wanted: Sequence[int] | None, count: int) -> list[int]:

@@ -1,16 +1,14 @@
 """Predictions of a fitted model for new text, each with its trust."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
-from bertvision.data.texts import Text
 from bertvision.data.windows import Features
 from bertvision.disk import as_form, as_path, damaged, inside, read_json
 from bertvision.disk.forms import Count, Epochs, Facts, Few, Name, Seed
-from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError
 from bertvision.kinds import Predictions, kind_in
 from bertvision.models.folder import FILE, FOLDER_NAMES, FORMAT, TFIDF_FOLDER, TUNED
@@ -54,25 +52,18 @@ class FittedFile(TypedDict):
 class FittedPredictor(Predictor):
     """A model of a fitted folder, loaded for new text: the chosen one, or another of its leaderboard."""
 
-    load_encoder = staticmethod(shared_encoder)
-
-    def __init__(self, folder: Path | str, head: str | None = None, reporter: Reporter | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path | str,
+        head: str | None = None,
+        reporter: Reporter | None = None,
+        encoder: Mapping[str, Any] | None = None,
+    ) -> None:
         check_choice(head)
         self.facts = read_facts(as_path(folder, "the model's folder"))
         self._tfidf: Tfidf | None = None
-        tuned, epochs = self.facts.get("tuned"), None
-        if tuned is None and head is not None and head.startswith(TUNED):
-            raise UserError(
-                f"'{folder}' has no tuned encoder, so no '{head}': `fit --tune` saves one only if a head on it is "
-                "chosen."
-            )
-        if tuned is not None and head is not None:  # the folder has two encoders
-            epochs = tuned["epochs"] if head.startswith(TUNED) else 0.0
-        aliases = SPAN_ALIASES if self.facts["kind"] == "span" else FOLDER_NAMES
-        super().__init__(folder, aliases.get(head, head) if head is not None else None, epochs, reporter)
-        # Trust was measured for the chosen model only.
-        chosen = self.name == self.run.chosen and (head is None or head == self.facts["chosen"])
-        self.trust = self.facts["trust"] if chosen else None
+        name, epochs = find_fitted(self.facts, head, folder)
+        super().__init__(folder, name, epochs, reporter, encoder)
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         if self.model.role == "peer":
@@ -86,20 +77,6 @@ class FittedPredictor(Predictor):
             )
         super()._load(names, settings)
 
-    def predict_texts(self, texts: Iterable[Text], threshold: float | None = None) -> list[dict[str, Any]]:
-        return [self._with_trust(row, threshold) for row in super().predict_texts(texts, threshold)]
-
-    def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
-        return [self._with_trust(row, threshold) for row in super().predict_rows(examples, threshold)]
-
-    def _with_trust(self, row: dict[str, Any], threshold: float | None) -> dict[str, Any]:
-        if self.trust is None or "error" in row:
-            return row
-        return {
-            **row,
-            "trust": self.task.kind.trust_row(row, self.trust, self.threshold if threshold is None else threshold),
-        }
-
     def _build_features(self, examples: Sequence[Example]) -> Features:
         if self._tfidf is not None:
             nothing: Any = None  # TF-IDF reads the texts themselves
@@ -111,6 +88,19 @@ class FittedPredictor(Predictor):
             return super()._predict(examples, features)
         texts = [one.text if one.text_pair is None else f"{one.text}\n{one.text_pair}" for one in examples]
         return self.task.kind.decode(self.task, self._tfidf(texts), features, examples)
+
+
+def find_fitted(facts: Mapping[str, Any], head: str | None, folder: Path | str) -> tuple[str | None, float | None]:
+    """The name that the folder has for a model of the leaderboard, and its snapshot. None: the chosen one's."""
+    tuned, epochs = facts.get("tuned"), None
+    if tuned is None and head is not None and head.startswith(TUNED):
+        raise UserError(
+            f"'{folder}' has no tuned encoder, so no '{head}': `fit --tune` saves one only if a head on it is chosen."
+        )
+    if tuned is not None and head is not None:  # the folder has two encoders
+        epochs = tuned["epochs"] if head.startswith(TUNED) else 0.0
+    aliases = SPAN_ALIASES if facts["kind"] == "span" else FOLDER_NAMES
+    return (None if head is None else aliases.get(head, head)), epochs
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

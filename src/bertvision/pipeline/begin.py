@@ -21,11 +21,10 @@ from bertvision.errors import UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target, read_head_file
 from bertvision.heads.base import CONFIG, WEIGHTS
 from bertvision.kinds import KINDS
-from bertvision.pipeline.folder import TaskFacts, read_task_file
+from bertvision.pipeline.folder import SHIPPED, TaskFacts, read_task_file
 from bertvision.tasks.base import Task
 
 OUTPUT = "output."  # prefix of the weights of every head's output layer
-SHIPPED = Path(__file__).parents[1] / "kits" / "shipped"
 """The folder of the kits that ship with the package."""
 
 

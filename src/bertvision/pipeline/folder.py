@@ -52,6 +52,9 @@ misread the folder, and migrate folders in the former format where they are read
 FITTED = "model.json"
 """In folders of fitted models only: what `fit` chose, and why."""
 
+SHIPPED = Path(__file__).parents[1] / "kits" / "shipped"
+"""The shipped kits. A run can begin with their heads."""
+
 
 def snapshot_name(epochs: float) -> str:
     return f"epoch_{epochs:g}"

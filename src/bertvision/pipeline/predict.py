@@ -1,59 +1,64 @@
-"""Predictions of a trained run for new text: an answer and its position, a label with probabilities, or a score."""
+"""Predictions of a trained run for new text: an answer and its position, a label with probabilities, or a score, each
+with its trust."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from bertvision.config import EncoderConfig
 from bertvision.data.examples import Example
-from bertvision.data.spooled import collect_examples
-from bertvision.data.texts import Text, blank, check_texts, name_texts, too_long
+from bertvision.data.texts import blank, read_texts, too_long
 from bertvision.data.windows import Features, build_features
 from bertvision.disk import damaged, read_stamp
-from bertvision.encoder.encoder import Encoder
-from bertvision.encoder.loading import load_encoder
+from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError, shorten
+from bertvision.evaluation.trust import Trust
 from bertvision.heads import Head, Target, load_head
 from bertvision.heads.base import CONFIG
-from bertvision.kinds import Decoding, Predictions
+from bertvision.kinds import Decoding, Predictions, Result
+from bertvision.kinds.base import results_file
 from bertvision.machine import Machine, sharing_cores
 from bertvision.network import no_downloads
 from bertvision.pipeline.finished import FinishedRun, Model
-from bertvision.pipeline.folder import ENCODER
+from bertvision.pipeline.folder import ENCODER, HELD_OUT
 from bertvision.pipeline.snapshot import compute_outputs, load_snapshot
 from bertvision.pipeline.stamps import EncoderStamp, HeadStamp
+from bertvision.pipeline.text_states import text_states
 from bertvision.progress import Reporter
 from bertvision.settings import MOST_EPOCHS
 from bertvision.tables import counted
 from bertvision.tasks import TaskConfig, build_task
-from bertvision.tasks.config import files_columns
-from bertvision.tasks.data_file import DataFile, find_data_file
-from bertvision.tasks.new_text import read_new_text
 from bertvision.tasks.text_batches import MOST_ROWS, batches_of
+
+Found = TypeVar("Found")
 
 
 class Predictor:
     """One model of a run, loaded for new text. The run's data is not needed."""
 
-    load_encoder: ClassVar[Callable[..., Encoder]] = staticmethod(load_encoder)
-
     @no_downloads()
     def __init__(
-        self, folder: Path | str, head: str | None = None, epochs: float | None = None, reporter: Reporter | None = None
+        self,
+        folder: Path | str,
+        head: str | None = None,
+        epochs: float | None = None,
+        reporter: Reporter | None = None,
+        encoder: Mapping[str, Any] | None = None,
     ) -> None:
         """`head` names a head or an ensemble, or is "encoder" for the encoder alone (default: the run's best model on
-        held-out data). A name without a seed selects the best seed."""
+        held-out data). A name without a seed selects the best seed. `encoder` replaces settings of the encoder."""
         check_choice(head, epochs)
         self.run, self.reporter = FinishedRun(folder), reporter or Reporter()
         self.task, config = self.run.task, self.run.settings
         self.task_config, self.data, self.evaluate = config.task, config.data, config.evaluate
-        self.model, self.why = _choose(self.run, head, epochs)
+        self.model, self.why = choose_model(self.run, head, epochs)
         self.folder, self.epochs, self.name = self.run.folder, self.model.epochs, self.model.name
-        self._load(_members(self.model), config.encoder)
+        self._trust: dict[float, Trust | None] = {}
+        self._load(members_of(self.model), dataclasses.replace(config.encoder, **encoder or {}))
 
     def _load(self, names: list[str], settings: EncoderConfig) -> None:
         """Load the encoder and the models with these names."""
@@ -62,7 +67,7 @@ class Predictor:
         layers = next((stamp["layers"] for stamp in trained if stamp and "layers" in stamp), None)
         encoder = dataclasses.replace(settings, layers=layers)
         self.machine = Machine(encoder.device, encoder.dtype)
-        self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine, self.load_encoder)
+        self.encoder, output = load_snapshot(self.folder.encoder(self.epochs), encoder, self.machine, shared_encoder)
         self.models: dict[str, Any] = {}
         for name in names:
             self.models[name] = output if name == ENCODER else self._load_head(name)
@@ -77,15 +82,24 @@ class Predictor:
         """Whether the run was trained on examples with two texts."""
         return self.task.takes_pairs
 
-    def predict_texts(self, texts: Iterable[Text], threshold: float | None = None) -> list[dict[str, Any]]:
-        """Predict one row per text. Each text is a string or a pair of strings, such as (question, passage)."""
-        found = self.predict(self.read_texts(texts))
-        return list(found.rows(self.threshold if threshold is None else threshold))
+    def trust(self, threshold: float) -> Trust | None:
+        """How often similar predictions were right on held-out data; None if nothing was held out."""
+        if threshold not in self._trust:
+            model, kind = self.model, self.task.kind
+            known = HELD_OUT in model.figures and results_file(model.predictions(HELD_OUT)).is_file()
+            found = kind.measure_trust(model.results(HELD_OUT), self.task.labels, threshold) if known else None
+            self._trust[threshold] = found
+        return self._trust[threshold]
 
-    def read_texts(self, texts: Iterable[Text]) -> list[Example]:
+    def predict_texts(self, texts: Any, threshold: float | None = None) -> list[Result]:
+        """Predict one result per text. Each text is a string, or a pair such as (question, passage)."""
+        examples = self.read_texts(texts)
+        return self._to_results(self.predict(examples), examples, threshold) if examples else []
+
+    def read_texts(self, texts: Any) -> list[Example]:
         """The texts as examples. UserError if one is empty, or if single texts are expected and it is a pair, or the
         other way round."""
-        examples = [Example(str(number), *pair) for number, pair in enumerate(check_texts(texts))]
+        examples = [Example(str(number), *pair) for number, pair in enumerate(read_texts(texts))]
         for example in examples:
             if problem := self._wrong_number(example):
                 raise UserError(problem)
@@ -93,26 +107,29 @@ class Predictor:
 
     def predict_file(
         self, examples: Sequence[Example], threshold: float | None = None, one_bar: bool = False
-    ) -> Iterator[dict[str, Any]]:
-        """`predict_rows` in batches: memory stays the same however many there are. With `one_bar`, one bar shows the
-        progress of all; nothing may be printed meanwhile."""
-        return in_batches(self, examples, lambda batch: self.predict_rows(batch, threshold), one_bar)
+    ) -> Iterator[Result | dict[str, str]]:
+        """`predict_examples` in batches: memory stays the same however many there are. With `one_bar`, one bar shows
+        the progress of all; nothing may be printed meanwhile."""
+        return in_batches(self, examples, lambda batch: self.predict_examples(batch, threshold), one_bar)
 
-    def predict_rows(self, examples: list[Example], threshold: float | None = None) -> list[dict[str, Any]]:
-        """Predict the rows of a file, in their order: id, texts and prediction. A row that can't be predicted has an
-        `error` instead, and the others are predicted all the same."""
-        # Ids in a file may be repeated, so rows are found by their numbers.
+    def predict_examples(
+        self, examples: Sequence[Example], threshold: float | None = None
+    ) -> list[Result | dict[str, str]]:
+        """The result of each example, in their order. An example that can't be predicted gets {"error": sentence}, and
+        the others are predicted all the same."""
+        # Ids in a file may be repeated, so examples are found by their numbers.
         numbered = [dataclasses.replace(one, id=str(number)) for number, one in enumerate(examples)]
         errors = {one.id: problem for one in numbered if (problem := self._problem(one))}
         good = self._fitting([one for one in numbered if one.id not in errors], errors)
-        rows: dict[str, dict[str, Any]] = {}
+        found: dict[str, Result] = {}
         if good is not None:
-            found = self._predict(*good).rows(self.threshold if threshold is None else threshold)
-            rows = {row.pop("id"): row for row in found}
-        return [
-            {**name_texts(one.id, one.text, one.text_pair), **(rows.get(key) or {"error": errors[key]})}
-            for one, key in ((one, str(number)) for number, one in enumerate(examples))
-        ]
+            results = self._to_results(self._predict(*good), good[0], threshold)
+            found = {one.id: result for one, result in zip(good[0], results, strict=True)}
+        return [found.get(one.id) or {"error": errors[one.id]} for one in numbered]
+
+    def _to_results(self, predictions: Predictions, examples: list[Example], threshold: float | None) -> list[Result]:
+        limit = self.threshold if threshold is None else threshold
+        return self.task.kind.to_results(predictions, examples, self.task.name, self.trust(limit), limit)
 
     def _problem(self, example: Example) -> str | None:
         return blank(example.text, example.text_pair) or self._wrong_number(example)
@@ -156,6 +173,14 @@ class Predictor:
         assert tokenizer is not None
         return build_features(examples, tokenizer, task.kind, task.windowed, self._max_length, self.data.overlap)
 
+    def states(self, texts: Any, read: str = "tokens") -> list[np.ndarray]:
+        """The hidden states of each text: see `text_states`."""
+        examples = [Example(str(number), *pair) for number, pair in enumerate(read_texts(texts))]
+        return text_states(self.encoder, examples, self._max_length, read, self.reporter) if examples else []
+
+    def __repr__(self) -> str:
+        return f"<Predictor of '{self.folder.path}': {self.model.title}>"
+
     def predict(self, examples: Sequence[Example]) -> Predictions:
         """Predict the examples, in their order. Their targets are ignored."""
         if not examples:
@@ -174,11 +199,6 @@ class Predictor:
             outputs = task.kind.combine(list(found.values()), features, self.model.method, weights)
         how = Decoding(self.evaluate.n_best, self.evaluate.max_answer_tokens, are_logs=several)
         return task.kind.decode(task, outputs, features, examples, how)
-
-    def read(self, path: str | DataFile) -> Sequence[Example]:
-        """Read new text from a file, or from an address, in any format the run's task supports. Many rows wait on
-        disk."""
-        return collect_examples(read_new_text(self.task, find_data_file(path), files_columns(self.task_config)))
 
     def test_splits(self, data: str | None) -> Iterator[tuple[str, Sequence[Example]]]:
         """Yield the unlabelled splits of the official data in `data` (default: the location of the run's data)."""
@@ -214,9 +234,9 @@ class Reporting(Protocol):
 def in_batches(
     owner: Reporting,
     examples: Sequence[Example],
-    predict: Callable[[list[Example]], list[dict[str, Any]]],
+    predict: Callable[[list[Example]], list[Found]],
     one_bar: bool = False,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Found]:
     """The predictions of all examples, predicted a batch at a time. With `one_bar`, the owner's bars for single batches
     are not shown."""
     if not one_bar or len(examples) <= MOST_ROWS:
@@ -242,7 +262,7 @@ def check_choice(head: Any, epochs: Any = None) -> None:
         raise UserError(f"epochs must be a number from 0 to {MOST_EPOCHS:,}, or None, not {shorten(epochs)}.")
 
 
-def _choose(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[Model, str]:
+def choose_model(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[Model, str]:
     """Return the requested model and the reason for the choice. Default: the best at the last snapshot with heads."""
     at = run.last if epochs is None else epochs
     if not run.models(at):
@@ -260,7 +280,7 @@ def _choose(run: FinishedRun, head: str | None, epochs: float | None) -> tuple[M
     return best, run.reason
 
 
-def _members(model: Model) -> list[str]:
+def members_of(model: Model) -> list[str]:
     """Return the names of the models to run: the model itself, or the members of an ensemble."""
     if not model.is_local:
         raise UserError(

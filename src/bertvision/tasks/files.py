@@ -153,8 +153,13 @@ def read_rows(path: DataFile, row_bytes: int = ROW_BYTES) -> Iterator[Row]:
         return _read_json_lines(path, row_bytes)
     if suffix == ".parquet":
         return _read_parquet(path, row_bytes)
+    raise wrong_ending(path, FORMATS)
+
+
+def wrong_ending(path: DataFile, expected: Sequence[str]) -> UserError:
+    suffix = plain_suffix(path)
     hint = " Save the sheet as CSV (UTF-8)." if suffix in (".xlsx", ".xls", ".ods") else ""
-    raise UserError(f"{path} ends in '{suffix}', expected {', '.join(FORMATS)} (text also with .gz or .xz).{hint}")
+    return UserError(f"{path} ends in '{suffix}', expected {', '.join(expected)} (text also with .gz or .xz).{hint}")
 
 
 def delimiter_of(path: DataFile) -> str:

@@ -39,14 +39,18 @@ def test_every_kind_has_heads_that_support_it_and_titles_for_its_metrics() -> No
     assert metric_title("f1_macro") == "macro F1" and metric_title("exact") == "EM" and metric_title("mine") == "mine"
 
 
+SPOT = {"probability": 0.7, "n_best": []}
+
+
 @pytest.mark.parametrize(
     ("kind", "row", "value", "line"),
     [
         (LABEL, {"label": "yes", "probabilities": {"no": 0.2, "yes": 0.8}}, "yes", "yes (no 20 %, yes 80 %)"),
         (SCORE, {"score": 2.34567}, 2.34567, "2.346"),
-        (SPAN, {"answer": "Ada", "probability": 0.9, "start": 3, "end": 6}, "Ada", "Ada (90 %, characters 3 to 6)"),
-        (SPAN, {"answer": "", "probability": 0.7, "start": None, "end": None}, "", "no answer (70 %)"),
+        (SPAN, {**SPOT, "answer": "Ada", "start": 3, "end": 6}, "Ada", "Ada (70 %, characters 3 to 6)"),
+        (SPAN, {**SPOT, "answer": "", "start": None, "end": None}, "", "no answer (70 %)"),
     ],
 )
 def test_a_row_is_described_in_one_line(kind: Kind, row: dict, value: object, line: str) -> None:
-    assert kind.value_of(row) == value and kind.describe_row(row) == line
+    result = kind.result(row, task="t", trust=None, text="a")
+    assert kind.value_of(row) == kind.value_of(result.to_dict()) == value and result.describe() == line

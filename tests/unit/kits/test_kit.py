@@ -15,11 +15,13 @@ import bertvision as bv
 from bertvision.config import build_config
 from bertvision.disk import check_files, read_json, read_stamp, write_json
 from bertvision.errors import UserError
-from bertvision.kits import Kit
+from bertvision.kits import edit
 from bertvision.kits.card import build_card
+from bertvision.kits.edit import add_heads, remove_heads
+from bertvision.kits.kit import Kit
 from bertvision.kits.make import make_kit
 from bertvision.kits.scoring import kit_table, score_kit
-from bertvision.pipeline.begin import SHIPPED
+from bertvision.pipeline.folder import SHIPPED
 from bertvision.pipeline.job import Job, reopen
 from bertvision.pipeline.predict import Predictor
 
@@ -86,8 +88,7 @@ def test_a_kit_predicts_the_same_as_the_runs_own_predictor(task: str, runs: dict
     texts: list[Any] = PAIRS if predictor.takes_pairs else [first for first, _ in PAIRS]
     expected = predictor.predict_texts(texts)
     for ours, theirs in zip(kit.predict(PAIRS), expected, strict=True):
-        row = {key: value for key, value in ours[task].items() if key != "trust"}
-        assert not differences(row, {key: value for key, value in theirs.items() if key != "id"})
+        assert not differences(ours[task].to_dict(), theirs.to_dict())
 
 
 def test_a_sequence_that_several_tasks_share_goes_through_the_encoder_once(
@@ -117,9 +118,9 @@ def test_tasks_on_pairs_skip_single_texts(kit: Kit) -> None:
 
 def test_every_prediction_comes_with_its_trust(kit: Kit) -> None:
     rows = kit.predict(PAIRS[:1])[0]
-    assert set(rows["stsb"]["trust"]) == {"off_by", "examples"}
+    assert set(rows["stsb"].trust) == {"off_by", "examples"}
     for task in ("sst2", "mrpc", "qqp", "squad2", "squad2_answerable"):
-        trust = rows[task]["trust"]
+        trust = rows[task].trust
         assert 0 <= trust["right"] <= 1 if trust["examples"] else set(trust) == {"examples"}
 
 
@@ -162,8 +163,7 @@ def test_invalid_arguments_raise_clear_errors(kit: Kit, folder: Path, runs: dict
         kit.predict(["A film ."], tasks=["mrpc"])
     with pytest.raises(UserError, match="text 1 is empty"):
         kit.predict(["A film .", ("A film .", " ")])
-    with pytest.raises(UserError, match="no text"):
-        kit.predict([])
+    assert kit.predict([]) == []
     with pytest.raises(UserError, match="2 texts but 1 ids"):
         kit.predict(["A film .", "A king ."], ids=["q6"])
     with pytest.raises(UserError, match="no task '5'"):
@@ -172,12 +172,8 @@ def test_invalid_arguments_raise_clear_errors(kit: Kit, folder: Path, runs: dict
         kit.score("mrpc", [])
     with pytest.raises(UserError, match="dtype is 'wide': choose from auto, float32 or bfloat16"):
         bv.load(folder, dtype="wide")
-    with pytest.raises(UserError, match=r"pass \[text\]"):
-        kit.predict("A film .")
-    with pytest.raises(UserError, match=r"a pair or two texts: pass \[\(question, passage\)\]"):
-        kit.predict(PAIRS[0])
-    with pytest.raises(UserError, match="text 0 is neither a text nor a pair"):
-        kit.predict([("A film .", "It", "is")])  # type: ignore[list-item]
+    with pytest.raises(UserError, match=r"a pair is a tuple .* Found \('A film .', 'It', 'is'\) as text 0"):
+        kit.predict([("A film .", "It", "is")])
     with pytest.raises(UserError, match=r"pass \['sst2'\]"):
         kit.predict(["A film ."], tasks="sst2")
     for ask in (lambda: kit.predict(["A film ."], tasks=[]), lambda: bv.load(folder, tasks=[])):
@@ -187,7 +183,7 @@ def test_invalid_arguments_raise_clear_errors(kit: Kit, folder: Path, runs: dict
         make_kit([runs["mrpc"]], tmp_path / "unknown", {"rte": "wide"})
     with pytest.raises(UserError, match="card is given for task 'rte', but no run is for that task: found mrpc"):
         make_kit([runs["mrpc"]], tmp_path / "unknown", about={"rte": "Free."})
-    with pytest.raises(UserError, match="'nowhere' is neither a fitted model nor a kit"):
+    with pytest.raises(UserError, match="'nowhere' is no model: give the folder of a run"):
         bv.load("nowhere")
     with pytest.raises(UserError, match="two runs are for task 'mrpc'"):
         make_kit([runs["mrpc"], runs["mrpc"]], tmp_path / "twice")
@@ -271,7 +267,7 @@ def test_a_kit_reads_the_layers_its_heads_were_trained_on(runs: dict[str, Path],
     assert kit.encoder.layers == (0, 3)
     (expected,) = Predictor(some, head=kit.tasks["sst2"].facts["head"]).predict_texts(["A film ."])
     (rows,) = kit.predict(["A film ."])
-    assert not differences(rows["sst2"]["probabilities"], expected["probabilities"])
+    assert not differences(rows["sst2"].probabilities, expected.probabilities)
     with pytest.raises(UserError, match=r"same layers.*sst2: \(0, 3\); mrpc: all"):
         make_kit([some, runs["mrpc"]], tmp_path / "mixed")
     facts = read_json(tmp_path / "kit" / "kit.json")
@@ -424,3 +420,81 @@ def test_the_shipped_kit_is_checked(tmp_path: Path) -> None:
     (copy / "sst2" / "head.safetensors").write_bytes(weights)
     with pytest.raises(UserError, match=r"head\.safetensors is damaged \(its checksum is wrong\).*build the kit again"):
         Kit(copy, ["sst2"])
+
+
+# ---------------------------------------------------------------------- changing a kit
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_kit_that_grew_is_the_kit_made_at_once_and_its_other_heads_are_byte_identical(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    whole = bytes_of(make_kit([runs["sst2"], runs["stsb"], runs["mrpc"]], tmp_path / "whole" / "kit"))
+    kit = make_kit([runs["sst2"], runs["stsb"]], tmp_path / "kit")
+    (kit / "sst2" / "README.md").write_text("a card of my own", encoding="utf-8")
+    (kit / "notes.txt").write_text("mine", encoding="utf-8")
+    before = bytes_of(kit)
+    assert list(add_heads(kit, [runs["mrpc"]])) == ["mrpc"]
+    grown = bytes_of(kit)
+    assert {name: grown[name] for name in before.keys() - {"kit.json"}} == {
+        name: data for name, data in before.items() if name != "kit.json"
+    }
+    assert {name: grown[name] for name in whole.keys() - {"sst2/README.md"}} == {
+        name: data for name, data in whole.items() if name != "sst2/README.md"
+    }
+    remove_heads(kit, ["mrpc"])
+    assert bytes_of(kit) == before
+
+
+def test_a_replaced_head_predicts_and_the_others_do_not_change(runs: dict[str, Path], tmp_path: Path) -> None:
+    kit = make_kit([runs["sst2"], runs["mrpc"]], tmp_path / "kit", {"sst2": "adapter_64"})
+    before, facts = bytes_of(kit), read_json(kit / "kit.json")["tasks"]
+    add_heads(kit, [runs["sst2"]], {"sst2": "by_mean"}, replace=True)
+    after = bytes_of(kit)
+    same = [name for name in before if name.startswith("mrpc/")]
+    assert len(same) == 4 and [after[name] for name in same] == [before[name] for name in same]
+    now = read_json(kit / "kit.json")["tasks"]
+    assert list(now) == ["sst2", "mrpc"] and now["mrpc"] == facts["mrpc"] and now["sst2"]["head"] == "by_mean"
+    expected = bv.load(runs["sst2"], head="by_mean").predict("A film .")
+    assert not differences(bv.load(kit, device="cpu").predict("A film .")["sst2"].to_dict(), expected.to_dict())
+
+
+def test_a_change_that_is_refused_or_fails_leaves_the_kit_as_it_was(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = make_kit([runs["sst2"], runs["mrpc"]], tmp_path / "kit")
+    before = bytes_of(kit)
+    layers = run_again(runs["stsb"], tmp_path / "layers", encoder={"layers": [0, 3]})
+    shutil.copytree(runs["sst2"].parent / "encoder", tmp_path / "encoder")
+    tiny_model("bert", max_position_embeddings=128, seed=5).save_pretrained(tmp_path / "encoder")
+    other = run_again(runs["stsb"], tmp_path / "other", encoder={"name": str(tmp_path / "encoder")})
+    for change, words in (
+        (lambda: add_heads(kit, [runs["mrpc"]]), "has a head for mrpc: use `bertvision kit replace`"),
+        (lambda: add_heads(kit, [runs["stsb"]], replace=True), "has no head for stsb: use `bertvision kit add`"),
+        (lambda: add_heads(kit, [layers]), r"reads the layers \[0, 3\], but those of .* read all"),
+        (lambda: add_heads(kit, [other]), "reads another encoder"),
+        (lambda: remove_heads(kit, ["mrp"]), "no head for 'mrp': did you mean 'mrpc'"),
+        (lambda: remove_heads(kit, ["mrpc", "sst2"]), "would have no head left"),
+        (lambda: remove_heads(Path("default"), ["rte"]), "'default' is shipped with bertvision"),
+        (lambda: remove_heads(tmp_path / "encoder", ["rte"]), "has no kit.json. Give the folder of a kit"),
+    ):
+        with pytest.raises(UserError, match=words):
+            change()
+        assert bytes_of(kit) == before
+
+    def fail(*_: Any) -> None:
+        raise OSError("no more")
+
+    monkeypatch.setattr(edit, "write_head", fail)
+    with pytest.raises(OSError, match="no more"):
+        add_heads(kit, [runs["stsb"]])
+    assert bytes_of(kit) == before and sorted(path.name for path in tmp_path.iterdir()) == [
+        "encoder", "kit", "layers", "other",
+    ]  # fmt: skip
+    weights = kit / "mrpc" / "head.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(UserError, match="mrpc.*is damaged"):
+        remove_heads(kit, ["sst2"])

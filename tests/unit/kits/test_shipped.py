@@ -11,10 +11,11 @@ from bertvision.config import load_config
 from bertvision.disk import check_files, read_json, read_stamp, write_json
 from bertvision.errors import UserError
 from bertvision.heads import count_parameters
-from bertvision.kits import Kit
-from bertvision.kits.kit import FORMAT
+from bertvision.kits.folder import FORMAT
+from bertvision.kits.kit import Kit
 from bertvision.kits.scoring import score_kit
-from bertvision.pipeline.begin import SHIPPED, read_begin
+from bertvision.pipeline.begin import read_begin
+from bertvision.pipeline.folder import SHIPPED
 from bertvision.pipeline.job import Job
 
 FOLDER = SHIPPED / "default"
@@ -112,9 +113,9 @@ def test_shipped_heads_have_at_most_5_percent_of_the_encoders_parameters(kit: Ki
 def test_the_shipped_kit_finds_an_answer_and_a_sentiment(kit: Kit) -> None:
     passage = "In 1843 Ada Lovelace wrote what many call the first computer program, for Babbage's engine."
     (pair, film) = kit.predict([("Who wrote the first program?", passage), "A dull, lifeless, boring film."])
-    assert pair["squad2"]["answer"] == "Ada Lovelace" and set(pair) == TASKS
-    assert film["sst2"]["label"] == "negative" and set(film) == {"sst2", "cola"}
-    assert all(row["trust"]["examples"] > 0 for row in pair.values())
+    assert pair["squad2"].answer == "Ada Lovelace" and set(pair) == TASKS
+    assert film["sst2"].label == "negative" and set(film) == {"sst2", "cola"}
+    assert all(row.trust["examples"] > 0 for row in pair.values())
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def fitted(encoder: str) -> bv.Classifier:
 def test_predictions_are_those_of_the_saved_model(fitted: bv.Classifier, tmp_path: Path) -> None:
     model = bv.load(fitted.save(tmp_path / "words"))
     rows = model.predict(NEW)
-    assert fitted.predict(NEW).tolist() == [row["label"] for row in rows]
-    expected = [[row["probabilities"][label] for label in fitted.classes_] for row in rows]
+    assert fitted.predict(NEW).tolist() == [row.label for row in rows]
+    expected = [[row.probabilities[label] for label in fitted.classes_] for row in rows]
     np.testing.assert_allclose(fitted.predict_proba(NEW), expected, atol=1e-6)
     assert model.facts["model"] == "words" and "models/words" in (tmp_path / "words" / "README.md").read_text()
     assert fitted.chosen_ == model.chosen and list(fitted.leaderboard_) == model.leaderboard
@@ -97,7 +97,7 @@ def test_a_regressor_predicts_numbers_and_scores_with_r2(encoder: str, tmp_path:
     assert predicted.dtype == np.float64 and found.score(TEXTS, scores) == r2_score(scores, predicted) > 0.9
     again = bv.Regressor.load(found.save(tmp_path / "model"))
     assert (again.predict(NEW) == found.predict(NEW)).all()
-    np.testing.assert_allclose(found.predict(NEW), [row["score"] for row in found.model_.predict(NEW)], atol=1e-5)
+    np.testing.assert_allclose(found.predict(NEW), [row.score for row in found.model_.predict(NEW)], atol=1e-5)
     with pytest.raises(UserError, match=r"predicts a score: load it with bv\.Regressor\.load"):
         bv.Classifier.load(tmp_path / "model")
 
@@ -126,7 +126,7 @@ def test_pairs_and_every_kind_of_column_are_read(encoder: str, fitted: bv.Classi
         (["a", 7], "entry 1 is 7"),
         (("a", "b"), "could be a pair or two texts"),
         ([], "no text"),
-        (["a", None], "text 1 is neither"),
+        (["a", None], "Found None as text 1"),
         ([("a", "b")], "single texts"),
     ],
 )
@@ -362,7 +362,7 @@ def test_a_model_of_the_command_fit_can_be_loaded_as_an_estimator(encoder: str, 
     model = bv.fit(frame, encoder=encoder, heads=["linear"], to=tmp_path / "model")
     found = bv.Classifier.load(tmp_path / "model")
     assert found.encoder == encoder and found.classes_.tolist() == ["letters", "places"]
-    assert found.predict(NEW).tolist() == [row["label"] for row in model.predict(NEW)]
+    assert found.predict(NEW).tolist() == [row.label for row in model.predict(NEW)]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda fitted: pickle.loads(pickle.dumps(fitted))])

@@ -24,7 +24,7 @@ def test_labels_that_no_model_can_predict_still_give_a_model(tiny_encoder_folder
     scores = {line["name"]: line["cv"] for line in model.leaderboard}
     assert scores["majority"] == pytest.approx(90) and scores["majority"] >= max(scores.values())
     assert model.chosen != "majority" and "does not beat the majority baseline" in why
-    assert model.predict(texts[:1])[0]["label"] in ("rare", "common")
+    assert model.predict(texts[:1])[0].label in ("rare", "common")
 
 
 def test_texts_longer_than_the_encoder_allows_are_cut_in_fit_and_predict(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertvision.errors import UserError
-from bertvision.kits import Kit
+from bertvision.kits.kit import Kit
 from bertvision.kits.make import make_kit
 from bertvision.models.fit import Fit, Options, fit_table
 from bertvision.models.leaderboard import Leaderboard, Line
@@ -51,10 +51,10 @@ def test_every_model_predicts_from_its_folder_what_it_predicted_in_the_fit(name:
     outputs = fit.dev_outputs[name]
     if fit.task.labels:
         probabilities = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)  # (row, label)
-        found = [[row["probabilities"][label] for label in fit.task.labels] for row in rows]
+        found = [[row.probabilities[label] for label in fit.task.labels] for row in rows]
         np.testing.assert_allclose(found, probabilities, atol=2e-4)
     else:
-        np.testing.assert_allclose([row["score"] for row in rows], outputs[:, 0], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose([row.score for row in rows], outputs[:, 0], rtol=1e-3, atol=1e-3)
 
 
 def test_two_towers_see_whether_the_texts_have_the_same_words(fitted: tuple[Fit, Path]) -> None:
@@ -73,9 +73,9 @@ def test_the_order_of_the_texts_makes_no_difference_to_two_towers(fitted: tuple[
     model = Model(fitted[1], head="linear_towers")
     (there,), (back,) = model.predict([("the of in", "at to on")]), model.predict([("at to on", "the of in")])
     if fitted[0].task.labels:
-        assert there["probabilities"] == pytest.approx(back["probabilities"], abs=1e-4)
+        assert there.probabilities == pytest.approx(back.probabilities, abs=1e-4)
     else:
-        assert there["score"] == pytest.approx(back["score"], abs=1e-4)
+        assert there.score == pytest.approx(back.score, abs=1e-4)
 
 
 def test_reports_and_kits_take_such_a_folder(fitted: tuple[Fit, Path], tmp_path: Path) -> None:
@@ -84,8 +84,9 @@ def test_reports_and_kits_take_such_a_folder(fitted: tuple[Fit, Path], tmp_path:
     kit = Kit(make_kit([folder], tmp_path / "kit", {"model": "mlp_towers"}), device="cpu")
     pair = ("the of in", "at to on")
     (row,), (expected,) = kit.predict([pair]), Model(folder, head="mlp_towers").predict([pair])
-    for key in ("label", "score"):
-        assert row["model"].get(key) == pytest.approx(expected.get(key), abs=1e-3)
+    ours, theirs = row["model"].to_dict(), expected.to_dict()
+    for key in ours.keys() & {"label", "score"}:
+        assert ours[key] == pytest.approx(theirs[key], abs=1e-3)
 
 
 def test_tuning_is_not_proposed_for_pairs(fitted: tuple[Fit, Path]) -> None:

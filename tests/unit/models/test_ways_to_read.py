@@ -70,7 +70,7 @@ def test_an_encoder_is_read_as_it_was_made(mode: str, tiny_encoder_folder: Path,
     states = torch.from_numpy(plain_states(encoder, texts, mode))  # (text, hidden)
     wanted = weights(states).softmax(1).detach().numpy()  # type: ignore[operator]
     rows = Model(folder, head="last_lr").predict(texts)
-    probabilities = np.array([[row["probabilities"][label] for label in found.task.labels] for row in rows])
+    probabilities = np.array([[row.probabilities[label] for label in found.task.labels] for row in rows])
     np.testing.assert_allclose(probabilities, wanted, atol=1e-4)
 
 
@@ -98,7 +98,7 @@ def test_two_towers_are_read_as_the_encoder_was_made(mode: str, tiny_encoder_fol
     for name in towers:
         rows = Model(folder, head=name).predict([(one.text, str(one.text_pair)) for one in found.dev[0]])
         outputs = torch.from_numpy(found.dev_outputs[name]).softmax(1).numpy()  # (row, label)
-        probabilities = [[row["probabilities"][label] for label in found.task.labels] for row in rows]
+        probabilities = [[row.probabilities[label] for label in found.task.labels] for row in rows]
         np.testing.assert_allclose(probabilities, outputs, atol=2e-4)
 
 
@@ -114,5 +114,5 @@ def test_the_last_layer_of_an_encoder_with_a_pooler_is_not_the_pooled_output(
     output: Any = found.fitted["cosine_lr"].model.output  # type: ignore[union-attr]
     wanted = output(torch.tensor(np.array(cosines), dtype=torch.float32).unsqueeze(1)).softmax(1).detach().numpy()
     rows = Model(save_fit(found, tmp_path / "model"), head="cosine_lr").predict(pairs)
-    probabilities = [[row["probabilities"][label] for label in found.task.labels] for row in rows]
+    probabilities = [[row.probabilities[label] for label in found.task.labels] for row in rows]
     np.testing.assert_allclose(probabilities, wanted, atol=1e-4)

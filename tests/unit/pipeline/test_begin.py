@@ -17,8 +17,8 @@ from bertvision.errors import ConfigError, UserError
 from bertvision.heads import HEADS, Head, MemberConfig, Target, build_head, load_head, save_head
 from bertvision.heads.base import outline_head
 from bertvision.kinds import LABEL, SCORE, SPAN
-from bertvision.pipeline.begin import SHIPPED, begin_head, check_begin, find_folder
-from bertvision.pipeline.folder import describe_task
+from bertvision.pipeline.begin import begin_head, check_begin, find_folder
+from bertvision.pipeline.folder import SHIPPED, describe_task
 from bertvision.pipeline.job import Job
 from bertvision.pipeline.members import build_members
 from bertvision.pipeline.train import check_heads

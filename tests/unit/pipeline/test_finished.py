@@ -51,7 +51,7 @@ def write_case(folder: Path, case: BestCase) -> FinishedRun:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_everything_that_names_the_best_names_the_same(case: BestCase, tmp_path: Path) -> None:
     run = write_case(tmp_path, case)
-    model, why = predict._choose(run, None, None)
+    model, why = predict.choose_model(run, None, None)
     assert model.name == case.best and why == run.reason
     assert make._choose(run, None).name == case.head
     said = " ".join(build_summary(Certainty(run, 0.0, "dev")))

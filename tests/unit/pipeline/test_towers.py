@@ -97,7 +97,7 @@ def test_a_predictor_repeats_the_scored_predictions(name: str, finished: Path) -
     examples = Job(build_config(read_json(finished / "config.json"))).examples("dev")
     rows = predictor.predict_texts([(example.text, str(example.text_pair)) for example in examples])
     outputs = load_file(finished / "snapshots/epoch_0/predictions/dev" / name / "outputs.safetensors")["outputs"]
-    assert [row["label"] for row in rows] == [predictor.task.labels[at] for at in outputs.argmax(1)]
+    assert [row.label for row in rows] == [predictor.task.labels[at] for at in outputs.argmax(1)]
 
 
 def test_streamed_states_train_the_same_heads_as_states_in_memory(

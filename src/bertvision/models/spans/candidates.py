@@ -45,7 +45,8 @@ from bertvision.models.clock import Clock
 from bertvision.models.spans.trial import Trial, choose
 from bertvision.models.split import Split
 from bertvision.models.stepped import TokenSource, UntilTheClock, count_batches, plan_steps
-from bertvision.pipeline.begin import SHIPPED, begin_head
+from bertvision.pipeline.begin import begin_head
+from bertvision.pipeline.folder import SHIPPED
 from bertvision.pipeline.members import build_members
 from bertvision.progress import Reporter
 from bertvision.sources import Source, StreamedSource
