@@ -203,7 +203,7 @@ def _readers(path: Path, folder: Path, form: str, task: str) -> list[tuple[str, 
     if form == "glue":
         return [("run", lambda: _read_task(task, path)), ("tasks", lambda: describe_folder(folder))]
     found: list[tuple[str, Callable[[], Any]]] = [
-        ("predict", lambda: read_any_text(path)),
+        ("predict", lambda: list(read_any_text(path))),
         ("predict of a run", lambda: _new_text(path)),
         ("tasks", lambda: describe_folder(folder)),
         ("run on the file", lambda: load_config(path, [f"task.most_megabytes={MOST}"])),
@@ -225,7 +225,7 @@ def _new_text(path: Path) -> None:
     from bertvision.tasks.files import Columns
 
     task = build_task(TaskConfig("demo")) if ".json" in path.suffixes else _TEXTS
-    read_new_text(task, path, Columns())
+    list(read_new_text(task, path, Columns()))
 
 
 def _fit(path: Path) -> None:
