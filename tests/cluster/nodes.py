@@ -88,11 +88,15 @@ def _settings(place: Path) -> dict[str, Any]:
 @contextmanager
 def start_nodes(count: int = 2) -> Iterator[Nodes]:
     """Nodes as processes of this machine, with this process as a driver on the head."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SRC), str(SRC.parent / "tests" / "fixtures"), str(SRC.parent)])
     ray = import_ray(only_here=True)
+    from ray._private import ray_constants
+    from ray._private.authentication.authentication_token_setup import _enable_token_auth
     from ray.cluster_utils import Cluster as RayCluster
+
+    ray_constants.ENABLE_RAY_CLUSTER = False  # another test may have imported Ray before
+    _enable_token_auth()
 
     place = Path(tempfile.mkdtemp(prefix="bv-nodes-"))
     try:
@@ -151,8 +155,9 @@ class Made:
     def out(self) -> Path:
         return self.place / "out"
 
-    def job(self) -> Job:
-        return Job(build_config(_tables(self.place, self.run), (), lambda _: []))
+    def job(self, **settings: str) -> Job:
+        overrides = [f"{name}={value}" for name, value in settings.items()]
+        return Job(build_config(_tables(self.place, self.run), overrides, lambda _: []))
 
     def wrong_store(self) -> str:
         """How the store differs from that of one process, and what was left behind; empty if all is well."""

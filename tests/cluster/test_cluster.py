@@ -1,5 +1,6 @@
 """Real Ray clusters of several nodes on this machine. CI runs one test, on one cluster; the others are slow."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ pytest.importorskip("ray")
 from bertvision.cluster import Predict, predict, predict_files  # noqa: E402
 from bertvision.cluster.shards import encode  # noqa: E402
 from bertvision.errors import UserError  # noqa: E402
+from bertvision.sources.store import open_location  # noqa: E402
 from tests.cluster.nodes import ROWS, Made, Nodes, cluster_of, make_all, start_nodes, workers_of  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)
@@ -27,7 +29,31 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 
 @pytest.fixture(scope="module")
-def nodes(made: Made) -> Iterator[Nodes]:
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """In an S3 server on loopback, which nodes that are started later know."""
+    s3fs, server = pytest.importorskip("s3fs"), pytest.importorskip("moto.server")
+    running = server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    none = str(tmp_path_factory.mktemp("none") / "none")
+    own = {
+        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": none,
+        "AWS_SHARED_CREDENTIALS_FILE": none,
+    }  # fmt: skip
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3fs.S3FileSystem().mkdir("cluster-bucket")
+    yield "s3://cluster-bucket"
+    running.stop()
+    s3fs.S3FileSystem.clear_instance_cache()
+    for name, value in before.items():
+        os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="module")
+def nodes(made: Made, bucket: str) -> Iterator[Nodes]:
     with start_nodes() as found:
         yield found
 
@@ -64,6 +90,25 @@ def test_the_number_of_workers_changes_nothing(made: Made, nodes: Nodes, workers
     assert not made.wrong_store()
     predict_all(made, workers)
     assert not made.wrong_outputs()
+
+
+@pytest.mark.slow
+def test_stores_and_files_in_an_object_store(made: Made, nodes: Nodes, bucket: str, tmp_path: Path) -> None:
+    files = open_location(f"{bucket}/in")
+    for path in (made.place / "in").iterdir():
+        files.write(path.name, [memoryview(path.read_bytes())])
+    for _ in range(2):
+        predict_files(str(made.run), f"{bucket}/in/*.csv", f"{bucket}/out", cluster_of(2))
+        out = open_location(f"{bucket}/out")
+        for name in out.sizes():
+            (tmp_path / name).write_bytes(out.read(name))
+        assert not made.wrong_outputs(tmp_path)
+        out.remove("f2.csv.parquet")
+    job = made.job(**{"store.path": f"{bucket}/states"})
+    (store,) = encode(job, "train", cluster_of(2))
+    found = {name: hashlib.sha256(store.location.read(name)).hexdigest() for name in store.location.sizes()}
+    assert {name: own for name, own in found.items() if name.startswith("states-")} == made.shards
+    assert set(found) == {*made.shards, "manifest.json"}
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision import interrupts
+from bertvision.disk import host_name
 from bertvision.errors import UserError, shorten
 from bertvision.progress import Reporter
 from bertvision.tables import counted
@@ -275,6 +276,12 @@ class Engine:
     @property
     def is_local(self) -> bool:
         return self.cluster.address == LOCAL
+
+    def hosts(self) -> set[str]:
+        """The machines of the cluster, also those that it has lost, as they are called in temporary names."""
+        import ray
+
+        return {host_name(node["NodeManagerHostname"]) for node in ray.nodes()}
 
     def describe(self) -> str:
         where = "this machine" if self.is_local else self.cluster.address

@@ -105,6 +105,8 @@ def predict_files(
                 summary.files += 1
                 summary.rows += found["rows"]
                 summary.errors += found["errors"]
+        for folder in {os.path.dirname(one.output) for one in missing}:
+            open_location(_join(place, folder)).sweep([os.path.basename(one.output) for one in missing], engine.hosts())
     return summary
 
 

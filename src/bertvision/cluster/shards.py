@@ -66,6 +66,7 @@ def _make(job: Job, epochs: float, engine: Engine) -> Make:
             for wave in _waves(writer, shards, LOCAL_WAVE if engine.is_local else WAVE):
                 for _ in engine.run(wave, open_shards, {"encoder": encoder, "store": store}, bar.advance):
                     pass
+        writer.location.sweep([shard.stem for shard in shards], engine.hosts())
 
     return write
 

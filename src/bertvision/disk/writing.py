@@ -107,8 +107,9 @@ def temporary(path: Path) -> str:
     return f"{TEMPORARY}{path.name[:MOST_NAME]}@{host_name()}-{os.getpid()}-"
 
 
-def host_name() -> str:
-    return socket.gethostname().replace("-", "_").replace("@", "_")
+def host_name(host: str | None = None) -> str:
+    """The name of this machine, or of another, as it is written in temporary names."""
+    return (host or socket.gethostname()).replace("-", "_").replace("@", "_")
 
 
 def is_abandoned(name: str) -> bool:
@@ -121,10 +122,15 @@ def is_abandoned(name: str) -> bool:
     return not psutil.pid_exists(int(begun["process"]))
 
 
+def host_of(name: str) -> str | None:
+    """The machine, as `host_name` calls it, whose process wrote a temporary file or folder."""
+    begun = _UNFINISHED.fullmatch(name)
+    return begun and begun["host"]
+
+
 def _is_of_others(name: str) -> bool:
     """Whether a process of another machine wrote a temporary file or folder."""
-    begun = _UNFINISHED.fullmatch(name)
-    return begun is not None and begun["host"] != host_name()
+    return host_of(name) not in (None, host_name())
 
 
 def sweep(folder: Path, locked: bool = False) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bertvision.data.examples import Example
-from bertvision.disk import TEMPORARY
+from bertvision.disk import TEMPORARY, host_name, temporary
 from bertvision.errors import UserError
 from bertvision.kinds import LABEL
 from bertvision.sources.store.location import open_location
@@ -211,3 +211,12 @@ def test_wrong_places_are_refused(tree: Path, tmp_path: Path) -> None:
     for act, words in cases:
         with pytest.raises(UserError, match=words):
             act()
+
+
+def test_what_was_half_written_on_lost_machines_is_removed(tmp_path: Path) -> None:
+    names = [f"{TEMPORARY}a.parquet@{host}-1-0a" for host in ("node_1", "node_2", "other")]
+    names += [f"{TEMPORARY}b.parquet@node_1-1-0a", temporary(Path("a.parquet")) + "0b"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"half")
+    open_location(tmp_path).sweep(["a.parquet"], {"node_1", "node_2", host_name()})
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[2:])  # this process is alive

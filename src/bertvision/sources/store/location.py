@@ -8,7 +8,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -20,6 +20,8 @@ from bertvision.disk import (
     clear_disk_errors,
     existing_folder,
     fill_buffers,
+    host_name,
+    host_of,
     is_abandoned,
     temporary,
     writing_file,
@@ -167,8 +169,9 @@ class Location:
         """Free space, or None if unknown."""
         return None
 
-    def sweep(self, stems: Sequence[str]) -> None:
-        """Remove partial files that killed processes of this machine left behind, for file names with these stems."""
+    def sweep(self, stems: Sequence[str], hosts: Collection[str] = ()) -> None:
+        """Remove partial files that killed processes of this machine left behind, for file names with these stems, and
+        all those of other machines (`host_name`) on which nobody writes any more."""
 
     def _name(self, name: str) -> str:
         return f"{self.root}/{name}"
@@ -242,11 +245,12 @@ class Folder(Location):
     def free_bytes(self) -> int | None:
         return shutil.disk_usage(existing_folder(self.folder)).free
 
-    def sweep(self, stems: Sequence[str]) -> None:
+    def sweep(self, stems: Sequence[str], hosts: Collection[str] = ()) -> None:
+        others = set(hosts) - {host_name()}
         begun = tuple(f"{TEMPORARY}{stem}" for stem in stems)
         for name in self.half_written():  # one listing: the folder may hold thousands of files
             # Another process may be writing the same range: files of live processes are not touched.
-            if name.startswith(begun) and is_abandoned(name):
+            if name.startswith(begun) and (is_abandoned(name) or host_of(name) in others):
                 self.remove(name)
 
     @contextlib.contextmanager
