@@ -68,7 +68,7 @@ kit: $(READY)
 	$(SENTENCES) task.name=rte task.data=data/glue/RTE run=runs/kit/rte
 	$(SENTENCES) task.name=cola task.data=data/glue/CoLA run=runs/kit/cola
 	$(BIN)/bertvision run configs/kit/squad2_answerable.toml 'heads=[{ head = "ladder_128_deep", begin = "$(SPANS)" }]'
-	$(BIN)/bertvision kit $(KIT_TASKS:%=runs/kit/%) --to src/bertvision/kits/shipped/default --about src/bertvision/kits/shipped/about.toml
+	$(BIN)/bertvision kit make $(KIT_TASKS:%=runs/kit/%) --to src/bertvision/kits/shipped/default --about src/bertvision/kits/shipped/about.toml
 
 # The built wheel, installed away from the sources: what a user of the package gets. PYTHONPATH goes before the editable
 # install, and the first line makes sure of it.

@@ -76,6 +76,7 @@ class Run:
             scores = self._finished.scores
             added = add_ensemble(job, Ensemble(members, method, name), scores)
             write_summary(job, scores)
+        self._models.clear()  # the best model may be another one now
         return added
 
     def report(self, with_encoder: bool = True, wait: bool = False) -> Path:

@@ -1,7 +1,10 @@
 """Prediction on new text: given on the command line, in files of every format, and the official submission files."""
 
+import io
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -372,3 +375,96 @@ def test_an_encoder_that_was_not_fine_tuned_is_found_from_another_folder(
     monkeypatch.chdir(tmp_path)
     said = command("predict", "run", "--text", "a king", "--text-pair", "a man")
     assert said.code == 0, said.err
+
+
+# ---------------------------------------------------------------------- standard input, and mistakes that cost nothing
+
+
+def give(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+
+
+def test_a_text_is_read_from_standard_input(squad_run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = command("predict", squad_run, "--text", QUESTION, "--text-pair", PASSAGE, "--json").json
+    give(monkeypatch, f"{PASSAGE}\n".encode())
+    assert command("predict", squad_run, "--text", QUESTION, "--text-pair", "-", "--json").json == expected
+    give(monkeypatch, b"\xff")
+    refused = command("predict", squad_run, "--text", QUESTION, "--text-pair", "-")
+    assert refused.code == 2 and "standard input is not UTF-8" in refused.err
+    both = command("predict", squad_run, "--text", "-", "--text-pair", "-")
+    assert both.code == 2 and "standard input is one text" in both.err
+
+
+def test_lines_of_standard_input_are_answered(
+    finished: Callable[..., Path], rte_run: Path, command: Command, glue_folder: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    run = finished(name="sst2", data=glue_folder)
+    give(monkeypatch, b"a king\n\na man\r\na city")
+    said = command("predict", run, "--file", "-", "--json")
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    texts = ["a king", "a man", "a city"]
+    assert [(row["id"], row["text"]) for row in rows] == list(zip("134", texts, strict=True))
+    assert [row["label"] for row in rows] == [one.label for one in bv.load(run).predict(texts)]
+    lines = [
+        {"id": "x", "sentence1": "a king", "sentence2": "a man"}, {"text": "a king", "text_pair": "a man"},
+        {"text": "alone"}, {"sentence1": "a king", "sentence2": ""},
+    ]  # fmt: skip
+    give(monkeypatch, "\n".join(map(json.dumps, lines)).encode() + b"\n{broken\n")
+    said = command("predict", rte_run, "--file", "-", "--json")
+    first, second, *wrong = [json.loads(line) for line in said.out.splitlines()]
+    assert said.code == 1 and "3 of 5 rows could not be predicted" in said.err
+    assert first["id"] == "x" and first["probabilities"] == second["probabilities"]
+    assert [row["error"].split(":")[0] for row in wrong] == [
+        "line 3", "the second text (the passage) is empty.", "line 5 is not a JSON object",
+    ]  # fmt: skip
+    give(monkeypatch, b"a king\n")
+    assert command("predict", run, "--file", "-", "--out", tmp_path / "o.json").code == 0
+    assert json.loads((tmp_path / "o.json").read_text()) == {"1": rows[0]["label"]}
+
+
+def test_a_line_is_answered_before_the_next_one_comes(
+    finished: Callable[..., Path], glue_folder: Path, tmp_path: Path
+) -> None:
+    run = finished(name="sst2", data=glue_folder)
+    words = [sys.executable, "-m", "bertvision", "predict", str(run), "--file", "-"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None and process.stdout is not None
+        for number in (1, 2):
+            process.stdin.write(b"a king\n")
+            process.stdin.flush()
+            assert process.stdout.readline().startswith(f"{number}\t".encode())
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+def test_cheap_mistakes_are_reported_before_a_model_is_loaded(
+    squad_run: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the encoder was loaded")
+
+    monkeypatch.setattr("bertvision.pipeline.predict.shared_encoder", never)
+    monkeypatch.setattr("bertvision.kits.kit.shared_encoder", never)
+    for name, content in (("a.xlsx", ""), ("a.csv", "one,two\n1,2\n"), ("b.jsonl", "{")):
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    for model in (squad_run, "default"):
+        for words, message in (
+            (["--file", tmp_path / "a.xlsx"], "ends in '.xlsx', expected .csv"),
+            (["--file", tmp_path / "no.csv"], "there is no file"),
+            (["--file", tmp_path / "a.csv"], "columns"),
+            (["--file", tmp_path / "b.jsonl"], "b.jsonl"),
+            (["--text-pair", "a"], "--text-pair needs --text"),
+            ([], "nothing to predict on"),
+        ):
+            said = command("predict", model, *words)
+            assert said.code == 2 and message in said.err, (model, words, said.err)
+    for words, message in (
+        ([squad_run, "--head", "adaptr_4"], "did you mean 'adapter_4'"),
+        ([squad_run, "--epochs", "7"], "no snapshot at 7 epochs"),
+        (["default", "--tasks", "sst"], "no task 'sst'"),
+        (["nowhere"], "there is no model, run or kit 'nowhere'"),
+    ):
+        said = command("predict", *words, "--text", "a")
+        assert said.code == 2 and message in said.err, (words, said.err)

@@ -199,7 +199,7 @@ class Asked:
             from bertvision.models.model import load
 
             quiet_libraries()
-        return load(self.name, self.tasks, head=self.head, epochs=self.epochs, reporter=RichReporter())
+            return load(self.name, self.tasks, head=self.head, epochs=self.epochs, reporter=RichReporter())
 
     def open(self) -> None:
         """Load the encoder and the heads."""

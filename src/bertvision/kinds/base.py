@@ -1,8 +1,8 @@
 """The base class of all kinds of target. A kind defines the outputs, loss, decoding, per-example results, scores,
 baseline, ensembles, trust and table rows for one kind of target.
 
-To add a kind, add a module to this package with subclasses of `Kind`, `Predictions` and `ExampleResults`, and register
-it:
+To add a kind, add a module to this package with subclasses of `Kind`, `Predictions`, `ExampleResults` and `Result`, and
+register it:
 
     KINDS.register("grade")(GradeKind())
 

@@ -103,10 +103,11 @@ def _use(run: FinishedRun, model: Model) -> str:
         text = '("Who wrote it?", "It was written by Ada.")'
     elif run.task.takes_pairs:
         text = '("A text.", "A second one.")'
-    call = f'run.predict({text}, head="{model.name}")'
+    options = ""
     if model.epochs != run.last:
-        call = f'bv.Predictor(run.folder, "{model.name}", epochs={model.epochs:g}).predict_texts([{text}])'
-    return usage([f'run = bv.Run("{run.name}")  # the run folder', call], _default(run, model))
+        options = f", epochs={model.epochs:g}"
+    lines = [f'model = bv.load("{run.name}", head="{model.name}"{options})  # the run folder', f"model.predict({text})"]
+    return usage(lines, _default(run, model))
 
 
 def _default(run: FinishedRun, model: Model) -> str:
