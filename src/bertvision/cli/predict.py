@@ -69,6 +69,14 @@ def predict(
     error instead of a prediction; the exit code is then 1.
     """
     _check_options(text, text_pair, file, out, submission, data, threshold, epochs)
+    from bertvision.models.exported import is_export
+
+    if is_export(run):  # first: it needs neither torch nor transformers
+        from bertvision.cli.exported import predict_with_export
+
+        _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold, "--submission": submission})
+        predict_with_export(run, tasks, text, text_pair, file, out, most_megabytes, json)
+        return
     quiet_libraries()
     if not os.path.isfile(Path(run) / "scores.json"):  # not a run: it may be a kit
         from bertvision.kits.kit import is_kit

@@ -14,6 +14,7 @@ from bertvision.disk import as_path
 from bertvision.errors import UserError
 from bertvision.kits.kit import Kit, is_kit, shipped_kits
 from bertvision.kits.kit import load as load_kit
+from bertvision.models.exported import is_export, open_export
 from bertvision.models.folder import is_fitted
 from bertvision.models.predict import FittedPredictor, read_facts
 from bertvision.progress import Reporter
@@ -62,8 +63,8 @@ class Model:
         return f"<Model {self.folder.name}: {self.chosen} on {self.facts['encoder']}, {what}>"
 
 
-def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> "Model | Kit":
-    """Load a fitted model from its folder, a shipped kit by name, or any kit from its folder.
+def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **settings: Any) -> Any:
+    """Load a fitted model from its folder, a shipped kit by name, or any kit or exported model from its folder.
 
     For a fitted model, `head` names another model of its leaderboard than the chosen one. For a kit, `tasks` selects
     its tasks (default: all), and `settings` are `device` and `dtype` (default: "auto").
@@ -71,6 +72,8 @@ def load(name: str | Path = "default", tasks: Iterable[str] | None = None, **set
     as_path(name, "the model")  # raises for what is no path
     if is_fitted(name):
         return Model(name, **settings)
+    if is_export(name):
+        return open_export(name, tasks)
     if not is_kit(name):
         known = ", ".join(shipped_kits())
         raise UserError(
