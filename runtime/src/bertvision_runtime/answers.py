@@ -1,4 +1,4 @@
-"""From the graph's outputs to answers, by the rules of bertvision: labels, scores, the best span of a passage, trust."""
+"""From the graph's outputs to answers, by the rules of bertvision: labels, scores, the best span, trust."""
 
 import math
 from collections.abc import Callable, Sequence

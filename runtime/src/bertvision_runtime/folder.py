@@ -199,7 +199,9 @@ def _as_trust(trust: dict[str, Any]) -> dict[str, list[dict[str, float]]]:
         found[str(said)] = [{str(key): value for key, value in group.items()} for group in groups]
         for group in found[str(said)]:
             numbers = all(isinstance(value, int | float) for value in group.values())
-            if not numbers or not ({"off_by", "examples"} <= group.keys() or {"from", "right", "examples"} <= group.keys()):
+            if not numbers or not (
+                {"off_by", "examples"} <= group.keys() or {"from", "right", "examples"} <= group.keys()
+            ):
                 raise ValueError(f"the trust of {said[:60]!r} has another form")
         if not groups:
             raise ValueError(f"the trust of {said[:60]!r} is empty")
@@ -235,7 +237,9 @@ def check_graph(data: bytes, path: Path) -> None:
         _check_message(memoryview(data), "model", 0)
     except (IndexError, ValueError) as error:
         if "another file" in str(error):
-            raise ExportError(f"{path} has weights in another file, which is never opened: export the model again.") from None
+            raise ExportError(
+                f"{path} has weights in another file, which is never opened: export the model again."
+            ) from None
         raise damaged(path, "it is not an ONNX graph") from None
 
 

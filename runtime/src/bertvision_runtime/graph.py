@@ -18,6 +18,7 @@ MOST_SLOTS, MOST_ROWS = 4096, 64
 class Graph:
     def __init__(self, manifest: Manifest, data: bytes, threads: int | None) -> None:
         options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # done by the export
         options.intra_op_num_threads = threads or 0
         options.log_severity_level = 3
         # Threads that wait must not take a core from others.
@@ -26,12 +27,16 @@ class Graph:
             self.session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises many types
             why = str(error).splitlines()[0][:200]
-            raise ExportError(f"model.onnx of '{manifest.name}' can't be loaded: {why}. Export the model again.") from None
+            raise ExportError(
+                f"model.onnx of '{manifest.name}' can't be loaded: {why}. Export the model again."
+            ) from None
         self.manifest = manifest
         self.outputs = [name for task in manifest.tasks.values() for name in task.outputs]
         known = {one.name for one in self.session.get_outputs()}
         if missing := set(self.outputs) - known:
-            raise ExportError(f"model.onnx of '{manifest.name}' has no output '{missing.pop()}': export the model again.")
+            raise ExportError(
+                f"model.onnx of '{manifest.name}' has no output '{missing.pop()}': export the model again."
+            )
         self.inputs = {one.name for one in self.session.get_inputs()}
 
     def run(self, windows: Sequence[Window], names: Sequence[str], pairs: Array | None = None) -> list[Array]:

@@ -27,7 +27,9 @@ def load(folder: Path | str, tasks: Iterable[str] | None = None, threads: int | 
     try:
         tokens = Tokenizer.from_str(tokenizer)
     except Exception as error:  # tokenizers raises bare Exception
-        raise ExportError(f"tokenizer.json in '{folder}' can't be used ({str(error)[:200]}): export the model again.") from None
+        raise ExportError(
+            f"tokenizer.json in '{folder}' can't be used ({str(error)[:200]}): export the model again."
+        ) from None
     exported = _Exported(manifest, Graph(manifest, graph, threads), tokens)
     if manifest.is_kit:
         return Kit(exported, tasks)
@@ -141,16 +143,22 @@ class Kit:
         texts."""
         pairs, names = read_texts(texts), self._check_tasks(tasks, self.tasks)
         known = self._exported.manifest.tasks
-        asked = {name: [n for n, pair in enumerate(pairs) if pair[1] is not None or not known[name].pairs] for name in names}
+        asked = {
+            name: [n for n, pair in enumerate(pairs) if pair[1] is not None or not known[name].pairs] for name in names
+        }
         asked = {name: numbers for name, numbers in asked.items() if numbers}
         if pairs and not asked:
             raise ExportError(f"two texts are needed for {', '.join(names)}: pass pairs, such as (question, passage).")
-        found = self._exported.predict(
-            {
-                name: [pairs[n] if known[name].pairs else (pairs[n][0], None) for n in numbers]
-                for name, numbers in asked.items()
-            }
-        ) if asked else {}
+        found = (
+            self._exported.predict(
+                {
+                    name: [pairs[n] if known[name].pairs else (pairs[n][0], None) for n in numbers]
+                    for name, numbers in asked.items()
+                }
+            )
+            if asked
+            else {}
+        )
         rows: list[dict[str, Result]] = [{} for _ in pairs]
         for name, numbers in asked.items():
             for number, result in zip(numbers, found[name], strict=True):
@@ -167,4 +175,5 @@ class Kit:
         return names
 
     def __repr__(self) -> str:
-        return f"<exported kit {self._exported.manifest.name}: {', '.join(self.tasks)}, {self._exported.manifest.precision}>"
+        manifest = self._exported.manifest
+        return f"<exported kit {manifest.name}: {', '.join(self.tasks)}, {manifest.precision}>"

@@ -56,9 +56,7 @@ def _read_text(number: int, text: Any) -> Pair:
     match (text, None) if isinstance(text, str) else text:
         case (str() as first, str() | None as second) if isinstance(text, str | tuple):
             if not first.strip() or (second is not None and not second.strip()):
-                raise ExportError(
-                    f"text {number} is empty: every text, and both texts of a pair, must have content."
-                )
+                raise ExportError(f"text {number} is empty: every text, and both texts of a pair, must have content.")
             return first, second
     raise ExportError(f"{TAKES}. Found {_short(text)} as text {number}.")
 
@@ -71,7 +69,9 @@ def _short(value: object) -> str:
 # ---------------------------------------------------------------------- windows
 
 
-def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None, most: int | None) -> list[Encoding]:
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None, most: int | None
+) -> list[Encoding]:
     """Tokenize texts or pairs. With `most` tokens they are cut, the longer text first."""
     tokenizer.no_padding()
     if most is None:
@@ -88,7 +88,9 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[s
 def build_windows(tokenizer: Tokenizer, task: Task, pairs: Sequence[Pair], has_types: bool) -> list[list[Window]]:
     """The windows of each text or pair: several only for a long passage."""
     seconds = [second or "" for _, second in pairs] if task.pairs else None
-    encodings = encode_texts(tokenizer, [first for first, _ in pairs], seconds, None if task.windowed else task.max_length)
+    encodings = encode_texts(
+        tokenizer, [first for first, _ in pairs], seconds, None if task.windowed else task.max_length
+    )
     if not task.windowed:
         return [[_window(one, np.arange(len(one.ids)), has_types)] for one in encodings]
     return [_cut(one, number, task, has_types) for number, one in enumerate(encodings)]

@@ -10,7 +10,9 @@ from bertvision.errors import UserError
 
 
 @app.command(
-    "export", rich_help_panel="Main commands", epilog="Example: bertvision export models/intents --onnx --to intents_onnx"
+    "export",
+    rich_help_panel="Main commands",
+    epilog="Example: bertvision export models/intents --onnx --to intents_onnx",
 )
 def export(
     model: Annotated[

@@ -99,4 +99,6 @@ class PaddedEncoder(nn.Module):
         types = {"token_type_ids": type_ids} if self.has_types else {}
         output = self.model(input_ids=input_ids, attention_mask=mask, output_hidden_states=True, **types)
         layers = [output.hidden_states[layer] for layer in self.chosen[:-1]]  # each (row, slot, hidden)
-        return PaddedStates([*layers, output.last_hidden_state], mask > 0, self.model.pooler if self.has_pooler else None)
+        return PaddedStates(
+            [*layers, output.last_hidden_state], mask > 0, self.model.pooler if self.has_pooler else None
+        )

@@ -123,20 +123,25 @@ def _quiet() -> Iterator[None]:
                 one.setLevel(level)
 
 
-def _simplify(path: Path) -> Any:
-    """Fold constants and remove what has no effect. Nothing here depends on the machine."""
+def _optimise(path: Path, fuse: bool) -> Any:
+    """Fold constants, remove what has no effect and, with `fuse`, join the steps of int8 products: once, here, and not
+    whenever the graph is loaded. Nothing depends on the machine."""
     import onnx
     import onnxruntime
 
-    simple = path.with_name("simple.onnx")
+    simple, levels = path.with_name("optimised.onnx"), onnxruntime.GraphOptimizationLevel
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED if fuse else levels.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(simple)
     options.log_severity_level = 3
     onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    model = onnx.load(simple)
+    return onnx.load(simple)
+
+
+def _simplify(path: Path) -> Any:
+    model = _optimise(path, fuse=False)
     graph = model.graph
-    del graph.value_info[:]  # shapes that are no longer those of a quantised graph
+    del graph.value_info[:]  # a quantised graph has other types
     used = {name for node in graph.node for name in node.input}
     for index in reversed(range(len(graph.input))):
         if graph.input[index].name not in used:  # no towers, or no types
@@ -150,12 +155,14 @@ def _simplify(path: Path) -> Any:
 
 
 def _quantise(model: Any) -> Any:
-    """Weights of matrix products and embeddings as int8. Embeddings have a scale for each row, products one for each
-    column, and what they multiply is quantised as it comes."""
-    import onnx
+    """The encoder's matrices and embeddings as int8. Embeddings have a scale for each row, matrices for each column,
+    and what a matrix multiplies is quantised as it comes. Heads stay in float32: they are small, and lose most."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     _quantise_embeddings(model)
+    constant = {one.name for one in model.graph.initializer}
+    # The encoder computes on (row, slot, hidden), which is a MatMul. Heads compute on (position, hidden): a Gemm.
+    own = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in constant]
     logger = logging.getLogger()
     level = logger.level
     with tempfile.TemporaryDirectory() as folder:
@@ -163,14 +170,12 @@ def _quantise(model: Any) -> Any:
         try:
             logger.setLevel(logging.ERROR)  # it advises to simplify the graph first, which has been done
             quantize_dynamic(
-                model, path, per_channel=True, reduce_range=False, weight_type=QuantType.QInt8,
-                op_types_to_quantize=["MatMul"],
+                model, path, per_channel=True, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"],
+                nodes_to_quantize=own,
             )  # fmt: skip
         finally:
             logger.setLevel(level)
-        found = onnx.load(path)
-    del found.graph.value_info[:]
-    return found
+        return _optimise(Path(path), fuse=True)
 
 
 def _quantise_embeddings(model: Any) -> None:

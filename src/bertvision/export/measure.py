@@ -53,7 +53,7 @@ def measure(
         threshold = 0.0 if chosen is None else chosen
         trust = kind.measure_trust(results, part.task.labels, threshold)
         scores = kind.score(part.task.metrics, results, chosen)
-    parity = _compare(part, encoder, outputs, predictions, examples, reporter) | {
+    parity = _compare(part, encoder, outputs, predictions, threshold, examples, reporter) | {
         "examples_are": "held-out data" if isinstance(found, list) else "texts of the demo",
         "threshold": threshold, "threshold_in_torch": part.threshold, "scores": scores,
     }  # fmt: skip
@@ -69,9 +69,16 @@ def _decode(part: Part, outputs: list[Any], examples: list[Example], features: F
 
 
 def _compare(
-    part: Part, encoder: Encoder, outputs: list[Any], predictions: Predictions, examples: list[Example], reporter: Reporter
+    part: Part,
+    encoder: Encoder,
+    outputs: list[Any],
+    predictions: Predictions,
+    threshold: float,
+    examples: list[Example],
+    reporter: Reporter,
 ) -> dict[str, Any]:
-    """The first examples again with torch: largest difference of an output, and the share of equal answers."""
+    """The first examples again with torch: largest difference of an output, and the share of equal answers, each at
+    its own threshold."""
     some = examples[:COMPARED]
     features = part.build_features(encoder, some)
     kind, tokens = part.task.kind, int(features.lengths.sum())
@@ -81,7 +88,7 @@ def _compare(
     pairs = zip(outputs, expected.values(), strict=True)
     difference = max(float(np.abs(one[:rows] - other).max()) for one, other in pairs)
     torchs = _decode(part, list(expected.values()), some, features).predicted(part.threshold)
-    own = predictions.predicted(part.threshold)[: len(some)]
+    own = predictions.predicted(threshold)[: len(some)]
     equal = [_are_equal(one, other) for one, other in zip(own, torchs, strict=True)]
     return {"examples": len(some), "largest_difference": difference, "equal_answers": sum(equal) / len(equal)}
 

@@ -1,8 +1,9 @@
-"""What an export takes of a run, a fitted model or a kit: the encoder, and for each task its heads and how they answer."""
+"""What an export takes of a run, a fitted model or a kit: the encoder, and each task's heads and rules."""
 
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def _open_kit(kit: Kit) -> Source:
         parts[name] = Part(
             own.task, {facts["head"]: own.head}, None, None, facts["max_length"], facts["overlap"],
             Decoding(facts["n_best"], facts["max_answer_tokens"]), own.threshold, facts["trust"], None,
-            lambda data, name=name: _held_out_of_kit(kit, name, data),
+            partial(_held_out_of_kit, kit, name),
         )  # fmt: skip
     return Source(kit.name, True, kit.encoder, kit.encoder_name, identify(kit.encoder_name), parts)
 
@@ -97,10 +98,10 @@ def _held_out_of_kit(kit: Kit, name: str, data: str | None) -> list[Example] | s
     if data is None:
         return f"a kit does not know where its data is: name it with --data {name}=FOLDER"
     facts = kit.tasks[name].facts
-    if "hold_out" not in facts:
-        return "the kit does not say how much was held out: build it again (`bertvision kit`)"
-    tables: dict[str, Any] = {"task": {"name": name, "data": data}, "seed": facts["seed"], "finetune": {"epochs": 0}}
-    tables["data"] = {"hold_out": facts["hold_out"], "max_length": facts["max_length"]}
+    place = {"train" if Path(data).is_file() else "data": data}
+    tables: dict[str, Any] = {"task": {"name": name, **place}, "seed": facts["seed"], "finetune": {"epochs": 0}}
+    if "hold_out" in facts:
+        tables["data"] = {"hold_out": facts["hold_out"]}
     found = Job(build_config(tables), kit.reporter).examples(HELD_OUT)
     known = facts["scores"].get(HELD_OUT, {}).get("total")
     if known is not None and known != len(found):
@@ -130,7 +131,7 @@ def _open_model(name: str, head: str | None, reporter: Reporter) -> Source:
         None if model.weights is None else tuple(model.weights), predictor._max_length, predictor.data.overlap,
         Decoding(predictor.evaluate.n_best, predictor.evaluate.max_answer_tokens, are_logs=len(predictor.models) > 1),
         predictor.threshold, _trust_of(predictor), predictor.evaluate.unanswerable,
-        lambda data: _held_out_of_run(predictor, data),
+        partial(_held_out_of_run, predictor),
     )  # fmt: skip
     folder = Path(name).resolve()
     return Source(folder.name, False, encoder, encoder.name, identify(encoder.name), {task.name: part})

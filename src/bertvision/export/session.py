@@ -16,6 +16,7 @@ MOST_TOKENS = 2048
 
 def open_session(graph: bytes | str, threads: int | None = None) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # done by the export
     options.intra_op_num_threads = threads or 0
     options.log_severity_level = 3
     # Threads that wait must not take a core from others.

@@ -48,7 +48,11 @@ def export_model(
     source = open_source(name, head, tasks, reporter)
     places = _check_data(source, dict(data or {}))
     outputs = _name_outputs(source)
-    heads = {one: model for task, names in outputs.items() for one, model in zip(names, source.parts[task].models.values(), strict=True)}
+    heads = {
+        one: model
+        for task, names in outputs.items()
+        for one, model in zip(names, source.parts[task].models.values(), strict=True)
+    }
     towers = frozenset(one for task, names in outputs.items() if source.parts[task].towers for one in names)
     reporter.say(f"tracing {source.name} ({'int8' if int8 else 'float32'}): this takes some seconds for each head.")
     graph = build_graph(source.encoder, heads, towers, int8)

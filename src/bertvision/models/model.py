@@ -12,7 +12,7 @@ from typing import Any
 from bertvision.data.texts import Text
 from bertvision.disk import as_path
 from bertvision.errors import UserError
-from bertvision.kits.kit import Kit, is_kit, shipped_kits
+from bertvision.kits.kit import is_kit, shipped_kits
 from bertvision.kits.kit import load as load_kit
 from bertvision.models.exported import is_export, open_export
 from bertvision.models.folder import is_fitted
