@@ -7,7 +7,6 @@ compute. Heads that are not asked are not run.
 
 import contextlib
 import logging
-import os
 import tempfile
 import warnings
 from collections import Counter
@@ -15,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -64,7 +64,7 @@ def build_graph(encoder: Encoder, heads: Mapping[str, nn.Module], towers: frozen
         _trace(Whole(encoder, heads, towers).eval(), list(heads), path)
         model = _simplify(path)
     if int8:
-        model = _quantise(model)
+        _quantise(model)
     if len(heads) > 1:
         _make_optional(model)
     data: bytes = model.SerializeToString()
@@ -123,23 +123,19 @@ def _quiet() -> Iterator[None]:
                 one.setLevel(level)
 
 
-def _optimise(path: Path, fuse: bool) -> Any:
-    """Fold constants, remove what has no effect and, with `fuse`, join the steps of int8 products: once, here, and not
-    whenever the graph is loaded. Nothing depends on the machine."""
+def _simplify(path: Path) -> Any:
+    """Fold constants and remove what has no effect: once, here, and not whenever the graph is loaded. Nothing depends
+    on the machine."""
     import onnx
     import onnxruntime
 
-    simple, levels = path.with_name("optimised.onnx"), onnxruntime.GraphOptimizationLevel
+    simple = path.with_name("simple.onnx")
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = levels.ORT_ENABLE_EXTENDED if fuse else levels.ORT_ENABLE_BASIC
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(simple)
     options.log_severity_level = 3
     onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return onnx.load(simple)
-
-
-def _simplify(path: Path) -> Any:
-    model = _optimise(path, fuse=False)
+    model = onnx.load(simple)
     graph = model.graph
     del graph.value_info[:]  # a quantised graph has other types
     used = {name for node in graph.node for name in node.input}
@@ -154,58 +150,103 @@ def _simplify(path: Path) -> Any:
 # ---------------------------------------------------------------------- int8
 
 
-def _quantise(model: Any) -> Any:
-    """The encoder's matrices and embeddings as int8. Embeddings have a scale for each row, matrices for each column,
-    and what a matrix multiplies is quantised as it comes. Heads stay in float32: they are small, and lose most."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    _quantise_embeddings(model)
-    constant = {one.name for one in model.graph.initializer}
-    # The encoder computes on (row, slot, hidden), which is a MatMul. Heads compute on (position, hidden): a Gemm.
-    own = [node.name for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in constant]
-    logger = logging.getLogger()
-    level = logger.level
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "int8.onnx")
-        try:
-            logger.setLevel(logging.ERROR)  # it advises to simplify the graph first, which has been done
-            quantize_dynamic(
-                model, path, per_channel=True, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"],
-                nodes_to_quantize=own,
-            )  # fmt: skip
-        finally:
-            logger.setLevel(level)
-        return _optimise(Path(path), fuse=True)
+STEPS, WEIGHT_HIGHEST, HIGHEST, BLOCK = 255, 63, 127, 32
+"""Steps between a token's lowest and highest value, and the largest values of a weight and of an embedding. Weights
+take 7 bits: without special instructions, CPUs add two products in 16 bits, and larger ones would overflow there.
+Embeddings have a scale for each `BLOCK`."""
 
 
-def _quantise_embeddings(model: Any) -> None:
-    import numpy as np
-    from onnx import helper, numpy_helper
+def _quantise(model: Any) -> None:
+    """The encoder's matrices and embeddings as int8. Matrices have a scale for each column. What they multiply is
+    quantised as it comes, with a scale for each token: some tokens have far larger values than others, so one scale for
+    all of them, as of onnxruntime's `quantize_dynamic`, changes several times as many answers (LOG.md). Heads stay in
+    float32: they are small."""
+    from onnx import numpy_helper
 
     graph = model.graph
-    tables = {one.name: one for one in graph.initializer if one.data_type == 1 and len(one.dims) == 2}
+    weights = {one.name: one for one in graph.initializer}
+    tables = {name for name, one in weights.items() if one.data_type == 1 and len(one.dims) == 2}
     uses = Counter(name for node in graph.node for name in node.input)
-    nodes = []
+    constants: dict[str, Any] = {"steps": np.float32(STEPS), "least": np.float32(1e-12)}
+    constants |= {"last": np.array([-1]), "row": np.array([0, 0, -1])}
+    graph.initializer.extend(numpy_helper.from_array(np.array(one), f"int8:{name}") for name, one in constants.items())
+    nodes: list[Any] = []
+    quantised: set[str] = set()
     for node in graph.node:
-        table = tables.get(node.input[0]) if node.op_type == "Gather" else None
-        if table is None or uses[table.name] > 1 or any(one.name == "axis" and one.i for one in node.attribute):
+        # The encoder computes on (row, slot, hidden), which is a MatMul. Heads compute on (position, hidden): a Gemm.
+        if node.op_type == "MatMul" and node.input[1] in tables and uses[node.input[1]] == 1:
+            if node.input[0] not in quantised:
+                nodes += _quantise_rows(node.input[0])
+                quantised.add(node.input[0])
+            nodes += _multiply(graph, weights[node.input[1]], node)
+        elif node.op_type == "Gather" and node.input[0] in tables and uses[node.input[0]] == 1:
+            nodes += _look_up(graph, weights[node.input[0]], node)
+        else:
             nodes.append(node)
-            continue
-        values = numpy_helper.to_array(table)  # (row, hidden)
-        scales = np.maximum(np.abs(values).max(1, keepdims=True), 1e-12).astype(np.float32) / 127  # (row, 1)
-        name = table.name
-        graph.initializer.remove(table)
-        graph.initializer.append(numpy_helper.from_array(np.rint(values / scales).astype(np.int8), f"{name}_int8"))
-        graph.initializer.append(numpy_helper.from_array(scales, f"{name}_scales"))
-        picked, scale, cast = (f"{node.output[0]}_{part}" for part in ("int8", "scale", "float"))
-        nodes += [
-            helper.make_node("Gather", [f"{name}_int8", node.input[1]], [picked]),
-            helper.make_node("Gather", [f"{name}_scales", node.input[1]], [scale]),
-            helper.make_node("Cast", [picked], [cast], to=1),
-            helper.make_node("Mul", [cast, scale], [node.output[0]]),
-        ]
     del graph.node[:]
     graph.node.extend(nodes)
+
+
+def _quantise_rows(name: str) -> list[Any]:
+    """The nodes that turn values (row, slot, value) into 8 bits, with a lowest value and a scale for each token."""
+    from onnx import TensorProto, helper
+
+    lowest, highest, scale = f"{name}:lowest", f"{name}:highest", f"{name}:scale"
+    return [
+        helper.make_node("ReduceMin", [name, "int8:last"], [lowest], keepdims=1),
+        helper.make_node("ReduceMax", [name, "int8:last"], [highest], keepdims=1),
+        helper.make_node("Sub", [highest, lowest], [f"{name}:range"]),
+        helper.make_node("Max", [f"{name}:range", "int8:least"], [f"{name}:bounded"]),
+        helper.make_node("Div", [f"{name}:bounded", "int8:steps"], [scale]),
+        helper.make_node("Sub", [name, lowest], [f"{name}:shifted"]),
+        helper.make_node("Div", [f"{name}:shifted", scale], [f"{name}:steps"]),
+        helper.make_node("Round", [f"{name}:steps"], [f"{name}:rounded"]),
+        helper.make_node("Cast", [f"{name}:rounded"], [f"{name}:int8"], to=TensorProto.UINT8),
+    ]
+
+
+def _multiply(graph: Any, weight: Any, node: Any) -> list[Any]:
+    """The nodes of a product with a matrix (input, output) that becomes int8."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    values = numpy_helper.to_array(weight)  # (input, output)
+    scales = np.maximum(np.abs(values).max(0), 1e-12).astype(np.float32) / WEIGHT_HIGHEST  # (output,)
+    steps = np.rint(values / scales).astype(np.int8)  # (input, output)
+    given, whole, name = node.input[0], f"{node.output[0]}:whole", weight.name
+    graph.initializer.remove(weight)
+    graph.initializer.append(numpy_helper.from_array(steps, f"{name}:int8"))
+    graph.initializer.append(numpy_helper.from_array(scales, f"{name}:scales"))
+    sums = steps.sum(0, dtype=np.float32) * scales  # (output,) what a token's lowest value is multiplied with
+    graph.initializer.append(numpy_helper.from_array(sums, f"{name}:sums"))
+    return [
+        helper.make_node("MatMulInteger", [f"{given}:int8", f"{name}:int8"], [whole]),
+        helper.make_node("Cast", [whole], [f"{whole}:float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [f"{whole}:float", f"{given}:scale"], [f"{whole}:by_token"]),
+        helper.make_node("Mul", [f"{whole}:by_token", f"{name}:scales"], [f"{whole}:scaled"]),
+        helper.make_node("Mul", [f"{given}:lowest", f"{name}:sums"], [f"{whole}:lowest"]),
+        helper.make_node("Add", [f"{whole}:scaled", f"{whole}:lowest"], [node.output[0]]),
+    ]
+
+
+def _look_up(graph: Any, table: Any, node: Any) -> list[Any]:
+    """The nodes of an embedding, whose table (row, hidden) becomes int8."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    values = numpy_helper.to_array(table)  # (row, hidden)
+    block = BLOCK if values.shape[1] % BLOCK == 0 else values.shape[1]
+    blocks = values.reshape(len(values), -1, block)  # (row, block, value)
+    scales = np.maximum(np.abs(blocks).max(2, keepdims=True), 1e-12).astype(np.float32) / HIGHEST  # (row, block, 1)
+    name, out = table.name, node.output[0]
+    graph.initializer.remove(table)
+    graph.initializer.append(numpy_helper.from_array(np.rint(blocks / scales).astype(np.int8), f"{name}:int8"))
+    graph.initializer.append(numpy_helper.from_array(scales, f"{name}:scales"))
+    return [
+        helper.make_node("Gather", [f"{name}:int8", node.input[1]], [f"{out}:int8"]),
+        helper.make_node("Gather", [f"{name}:scales", node.input[1]], [f"{out}:scales"]),
+        helper.make_node("Cast", [f"{out}:int8"], [f"{out}:float"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [f"{out}:float", f"{out}:scales"], [f"{out}:blocks"]),
+        helper.make_node("Reshape", [f"{out}:blocks", "int8:row"], [out]),
+    ]
 
 
 # ---------------------------------------------------------------------- heads that are not asked
