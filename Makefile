@@ -13,7 +13,7 @@ $(DEMO_READY): pyproject.toml constraints.txt setup.sh
 	@PYTHON=$(PYTHON) sh setup.sh demo
 	@touch $@
 
-$(READY): $(DEMO_READY)
+$(READY): $(DEMO_READY) runtime/pyproject.toml
 	@PYTHON=$(PYTHON) sh setup.sh dev
 	@touch $@
 

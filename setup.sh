@@ -45,4 +45,7 @@ if has_no_gpu && ! .venv/bin/python -c 'import torch' > /dev/null 2>&1; then
         || echo "  The CPU build could not be downloaded (.venv/torch.log says why). Taking PyPI's build instead: about 3 GB."
 fi
 echo "  Installing BERTVision with the extra '$extra'."
-pip_install --editable ".[$extra]" || stop "the packages could not be installed (see above). Run the same command again."
+runtime=
+if [ "$extra" = dev ]; then runtime="--editable ./runtime"; fi
+# shellcheck disable=SC2086  # one option with its value, or nothing
+pip_install --editable ".[$extra]" $runtime || stop "the packages could not be installed (see above). Run the same command again."

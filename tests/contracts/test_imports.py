@@ -16,7 +16,7 @@ ORDER = (
     "interrupts", "waiting", "errors", "disk", "network", "hub", "settings", "tables", "threads", "registry",
     "progress", "machine",
     "data", "evaluation", "kinds", "tasks", "config", "encoder", "sources", "heads", "training",
-    "pipeline", "report", "papers", "kits", "models", "api", "search", "cluster", "cli", "__main__",
+    "pipeline", "report", "papers", "kits", "models", "export", "api", "search", "cluster", "cli", "__main__",
 )  # fmt: skip
 LIGHT = (
     "interrupts",

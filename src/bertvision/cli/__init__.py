@@ -27,8 +27,8 @@ from bertvision.progress import RichReporter
 from bertvision.tables import MINUS, MISSING, Table
 
 COMMANDS = (
-    "fit", "predict", "demo", "run", "report", "search", "kit", "push", "reproduce", "check", "tasks", "heads",
-    "settings", "store", "features", "finetune", "encode", "train", "evaluate", "ensemble",
+    "fit", "predict", "demo", "run", "report", "search", "kit", "push", "export", "reproduce", "check", "tasks",
+    "heads", "settings", "store", "features", "finetune", "encode", "train", "evaluate", "ensemble",
 )  # fmt: skip
 RESUMABLE = ("demo", "run", "reproduce", "search", "finetune", "encode", "train", "evaluate")
 

@@ -136,7 +136,7 @@ def predict(
         from bertvision.tasks.new_text import check_file
 
         check_file(find_data_file(file))
-    asked = Asked(run, head, epochs, threshold, tasks)
+    asked = _open(run, head, epochs, threshold, tasks)
     if asked.is_kit and submission is not None:
         _refuse_for_kits({"--submission": submission})
     examples = [] if file in (None, STANDARD_INPUT) else asked.read(file, most_megabytes, _place_of(out))
@@ -152,6 +152,29 @@ def predict(
         _print_typed(asked, text, text_pair, json)
     else:
         _prompt(asked, json)
+
+
+def _open(run: str, head: str | None, epochs: float | None, threshold: float | None, tasks: str | None) -> Any:
+    from bertvision.models.exported import is_export
+
+    if not is_export(run):
+        return Asked(run, head, epochs, threshold, tasks)
+    from bertvision.cli.exported import Exported  # needs neither torch nor transformers
+
+    _refuse_for_kits({"--head": head, "--epochs": epochs, "--threshold": threshold})
+    return Exported(run, _split_tasks(tasks))
+
+
+def read_texts_of(file: str, most_megabytes: int, place: Path) -> Sequence[Any]:
+    """Texts or pairs from a file of any task. Those of a long one wait on disk, in the folder `place`."""
+    from bertvision.data.spooled import collect_examples
+    from bertvision.disk import spooling_in
+    from bertvision.tasks.data_file import find_data_file
+    from bertvision.tasks.new_text import read_any_text
+    from bertvision.tasks.text_files import reading_up_to
+
+    with reading_up_to(most_megabytes), spooling_in(place):
+        return collect_examples(read_any_text(find_data_file(file)))
 
 
 class Asked:
@@ -183,14 +206,14 @@ class Asked:
 
     def read(self, file: str, most_megabytes: int, place: Path) -> Sequence[Any]:
         """The examples in a file. Those of a long one wait on disk."""
-        from bertvision.data.spooled import collect_examples
+        if self.is_kit:
+            return read_texts_of(file, most_megabytes, place)
         from bertvision.disk import spooling_in
-        from bertvision.tasks.data_file import find_data_file
-        from bertvision.tasks.new_text import read_any_text
         from bertvision.tasks.text_files import reading_up_to
 
         with reading_up_to(most_megabytes), spooling_in(place):
-            return collect_examples(read_any_text(find_data_file(file))) if self.is_kit else self.model.read(file)
+            read: Sequence[Any] = self.model.read(file)
+        return read
 
     @cached_property
     def model(self) -> Any:

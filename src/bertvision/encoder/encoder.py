@@ -64,7 +64,7 @@ class Encoder(nn.Module):
         self.layers = choose_layers(layers, self.model_layers, name)
         self.shape = StateShape(len(self.layers), model.config.hidden_size, pooled)
         self.position_offset, self.max_length = _positions(model)
-        self._has_types = _has_types(model)
+        self.has_types = has_types(model)
         self._own_attention = model.config._attn_implementation
         self._model_layers = find_layers(model)
         self._listener = Listener(self._model_layers) if self._model_layers else None
@@ -161,7 +161,7 @@ class Encoder(nn.Module):
         self, inputs: dict[str, Any], type_ids: Tensor, keep: Collection[Part]
     ) -> tuple[list[Tensor], Tensor | None]:
         """Call the model once. Return the requested layers, each `(slot, hidden)`, and the pooled output per row."""
-        if self._has_types:
+        if self.has_types:
             inputs = {**inputs, "token_type_ids": type_ids}
         inner = self.layers[:-1] if set(keep) != {"last"} else ()
         found: Sequence[Tensor] = ()  # each (row, slot, hidden)
@@ -383,7 +383,7 @@ def _positions(model: PreTrainedModel) -> tuple[int, int | None]:
     return offset, table.num_embeddings - offset
 
 
-def _has_types(model: PreTrainedModel) -> bool:
+def has_types(model: PreTrainedModel) -> bool:
     embeddings = getattr(getattr(model, "embeddings", None), "token_type_embeddings", None)
     return isinstance(embeddings, nn.Embedding) and embeddings.num_embeddings > 1
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -162,6 +162,8 @@ class HiddenStates:
     """1 for positions that a head reads, 0 for padding that fills up the batch; None: no padding."""
     second: "HiddenStates | None" = None
     """Pairs whose texts are read alone: the states of the second texts. These are then those of the first texts."""
+    is_padded: ClassVar[bool] = False
+    """Whether these are padded rows (`encoder.padded`)."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -179,6 +181,11 @@ class HiddenStates:
     def bounds(self) -> Tensor:
         """Index of each sequence's first token, and the end of the last sequence."""
         return self._packing().bounds  # (sequence + 1,) int32
+
+    def owners(self, tokens: int) -> Tensor:
+        """The sequence of each of the batch's tokens, counted from 1; 0 is outside the batch."""
+        first = torch.zeros(tokens, dtype=torch.long, device=self.device)  # (token)
+        return first.index_fill(0, self.starts, 1).cumsum(0)  # (token)
 
     def mean_over_tokens(self, values: Tensor) -> Tensor:
         """Mean of per-token values over each sequence."""

@@ -319,8 +319,7 @@ class Neighbours:
     """Which neighbours of each token in a packed batch are in its sequence; computed once for all convolutions."""
 
     def __init__(self, states: HiddenStates, tokens: int, reach: int) -> None:
-        first = torch.zeros(tokens, dtype=torch.long, device=states.device)  # (token)
-        owners = first.index_fill(0, states.starts, 1).cumsum(0)  # (token) counted from 1: 0 is outside the batch
+        owners = states.owners(tokens)  # (token)
         self.reach = reach
         self.same = functional.pad(owners, (reach, reach)).unfold(0, 2 * reach + 1, 1) == owners.unsqueeze(1)
         # (token, neighbour)

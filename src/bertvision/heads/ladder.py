@@ -164,8 +164,8 @@ class Ladder(Head):
         """The top of the ladder, at each position."""
         tokens = states.read(*self.reads)  # (token, layer, hidden)
         # In the weights' dtype even under autocast: rounding errors would accumulate from block to block.
-        x = tokens.new_zeros(len(tokens), self.config.width, dtype=self.output.weight.dtype)  # (token, width)
-        neighbours = Neighbours(states, len(tokens), self.config.kernel // 2) if self.config.kernel > 1 else None
+        x = tokens.new_zeros(tokens.shape[0], self.config.width, dtype=self.output.weight.dtype)  # (token, width)
+        neighbours = Neighbours(states, tokens.shape[0], self.config.kernel // 2) if self.config.kernel > 1 else None
         for rung, layers in enumerate(self.rungs):
             for layer in layers:
                 x = x + self._project(layer, tokens[:, layer])  # (token, width)

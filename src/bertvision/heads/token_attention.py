@@ -21,6 +21,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, states: HiddenStates) -> T
     """Softmax attention, scaled by the square root of the size. Query, key and value are (token, head, size)."""
     if _kernel_takes(value):
         return _attend_unpadded(query, key, value, states)  # (token, head, size)
+    if states.is_padded:
+        return _attend_padded(query, key, value, states)  # (token, head, size)
     if value.device.type == "cpu" and _padded_pairs(states) > PAIRS_A_CALL * len(states):
         return _attend_looped(query, key, value, states)  # (token, head, size)
     return _attend_padded(query, key, value, states)  # (token, head, size)

@@ -58,6 +58,7 @@ class KitTaskFile(TypedDict):
     scores: dict[Name, Figures]
     seed: Seed
     hold_out: NotRequired[float]
+    """The share that was held out in training, if the run's settings had one."""
     beside: NotRequired[dict[Name, dict[Name, Figures]]]
     """Scores of the baseline and the control, for the card."""
     trust: dict[str, Any]

@@ -183,6 +183,8 @@ def describe_run(run: FinishedRun, heads: dict[str, str]) -> KitEntry:
         "beside": _find_comparisons(run, head),
         "trust": task.kind.measure_trust(head.results(HELD_OUT), task.labels, threshold),
     }
+    if config.data.hold_out is not None:
+        facts["hold_out"] = config.data.hold_out
     stamp, layers = _read_stamps(run.folder, head.name)
     folder, note = run.folder.head(UNTOUCHED, head.name), _note(run, head, asked is not None)
     return KitEntry(facts, folder, config.encoder.name, stamp, layers, note)

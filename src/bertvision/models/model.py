@@ -23,6 +23,7 @@ from bertvision.kinds import Result
 from bertvision.kits.folder import FILE as KIT
 from bertvision.kits.folder import find_kit, is_kit, shipped_kits
 from bertvision.kits.kit import Kit
+from bertvision.models.exported import is_export, open_export
 from bertvision.models.folder import is_fitted
 from bertvision.models.predict import FittedPredictor, find_fitted, read_facts
 from bertvision.pipeline.finished import SCORES, FinishedRun
@@ -199,14 +200,16 @@ def load(
     if is_run(folder):  # or a fitted model, which has the files of a run
         _refuse(name, "a kit", tasks=tasks)
         return Model(folder, head, reporter, epochs, device, dtype)
+    if is_export(folder):
+        _refuse(name, "a run", head=head, epochs=epochs, device=device, dtype=dtype)
+        return open_export(folder, tasks)
     if is_kit(name):
         _refuse(name, "a run", head=head, epochs=epochs)
         return Kit(find_kit(name), tasks, device=device or "auto", dtype=dtype or "auto", reporter=reporter)
-    # A folder of another form is opened here: it needs a test of what it is, and an object with `predict`.
     known = ", ".join(shipped_kits())
     raise UserError(
-        f"'{name}' is no model: give the folder of a run, of a fitted model or of a kit, the name of a shipped kit "
-        f"({known}), or USER/NAME on the Hugging Face hub."
+        f"'{name}' is no model: give the folder of a run, of a fitted model, of a kit or of an export, the name of a "
+        f"shipped kit ({known}), or USER/NAME on the Hugging Face hub."
     )
 
 

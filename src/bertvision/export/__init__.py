@@ -1,0 +1,1 @@
+"""Export a model or a kit as one ONNX graph, which bertvision-runtime runs without torch."""
