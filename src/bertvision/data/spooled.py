@@ -187,7 +187,7 @@ class GrowingArray:
     def _keep(self, values: np.ndarray) -> None:
         needed = self._filled + len(values)
         if needed > len(self._buffer):  # one block of memory that grows: small ones would leave holes
-            self._buffer.resize((needed + needed // 4, *self.shape), refcheck=False)
+            self._buffer.resize((2 * needed, *self.shape), refcheck=False)
         self._buffer[self._filled : needed] = values
         self._filled = needed
         if self._on_disk and self._buffer[:needed].nbytes > MOST_BYTES:
