@@ -62,7 +62,7 @@ def listen() -> None:
     try:
         for number in SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _handle)
+                signal.signal(number, handle)
     except ValueError:  # not in the main thread, which alone gets signals
         return
     sys.unraisablehook = _report_unraisable
@@ -87,7 +87,7 @@ def end_now(number: int) -> "NoReturn":
         os._exit(exit_code(number))
 
 
-def _handle(number: int, frame: "FrameType | None") -> None:
+def handle(number: int, frame: "FrameType | None") -> None:
     if not orderly or received or _is_importing(frame):
         end_now(number)
     received.append(number)

@@ -7,6 +7,7 @@
 signal, or Ray when it hangs, ends the command with one sentence.
 """
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -74,7 +75,7 @@ def open_cluster(cluster: Cluster, reporter: Reporter | None = None) -> Iterator
     if ray.is_initialized():
         yield Engine(cluster, *_shares(cluster))
         return
-    with _keeping_signals(), contextlib.ExitStack() as stack:
+    with _leaving_at_once(), contextlib.ExitStack() as stack:
         if cluster.address == LOCAL:
             say("starting Ray on this machine; this takes up to half a minute.")
             note_children = stack.enter_context(_ending_children())
@@ -86,7 +87,7 @@ def open_cluster(cluster: Cluster, reporter: Reporter | None = None) -> Iterator
         stack.callback(_shut_down, ray)
         if cluster.address == LOCAL:
             stack.callback(note_children)
-        with _clear_start_errors(cluster.address), _without_stderr():
+        with _clear_start_errors(cluster.address), _keeping_signals(), _without_stderr():
             ray.init(**start, log_to_driver=False, logging_level=logging.CRITICAL)
         yield Engine(cluster, *_shares(cluster))
 
@@ -99,6 +100,7 @@ def import_ray(only_here: bool = False) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # a thread that is left over must not start Ray again
     try:
         import ray
         import ray.data
@@ -185,21 +187,39 @@ def _clear_start_errors(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _keeping_signals() -> Iterator[None]:
-    """Ray replaces the handler of SIGTERM."""
+    """Ray replaces the handlers of SIGTERM and others, also those of the system, as it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
-    set_signal = signal.signal
-
-    def keep(number: Any, handler: Any) -> Any:
-        return before[number] if number in before else set_signal(number, handler)
-
-    signal.signal = keep  # type: ignore[assignment]
+    set_signal: Any = signal.signal
+    unchanged: Any = lambda number, handler: None if number in before else set_signal(number, handler)  # noqa: E731
+    signal.signal = unchanged
     try:
         yield
     finally:
         signal.signal = set_signal
+        for number, handler in before.items():
+            set_signal(number, handler)
+
+
+@contextlib.contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """After an error in a command, end the process without Ray's own end: a thread may still wait for it, and Python
+    would abort. Everything that is ours is cleaned up by then."""
+    try:
+        yield
+    except BaseException as error:
+        if signal.getsignal(signal.SIGTERM) is interrupts.handle:  # in a command
+            code = interrupts.exit_code(error.number) if isinstance(error, interrupts.Interrupted) else 2
+            atexit.register(_leave, code)
+        raise
+
+
+def _leave(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextlib.contextmanager
