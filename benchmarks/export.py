@@ -1,6 +1,6 @@
 """A kit in torch, and exported to ONNX in float32 and int8: speed, start-up, memory, size, and equal answers.
 
-    python benchmarks/export.py --data DIR [--kit default] [--exports FOLDER] [--texts 64] [--questions 1000]
+    python benchmarks/export.py --data DIR [--kit default] [--exports FOLDER] [--questions 1000] [--only speed]
 
 DIR has glue/SST-2, glue/MRPC … and squad/ in their official layouts. Both exports are made first, or taken from FOLDER,
 where they are kept. Every speed is measured in a process of its own: CPU time, which other programs disturb less than
@@ -8,8 +8,8 @@ the clock. Start-up is from the start of Python to the first answer. Memory is t
 on its sentences, "all" are the kit's tasks on questions with their passages.
 
 Scores and answers are those of the dev sets, of SQuAD the first questions. An answer is equal if its label or text is
-the same, or its score within 0.05. Thresholds of both exports are as torch's, but the table also has int8's F1 at the
-threshold that is best for it, if it was measured on the exported graph.
+the same, or its score within 0.05. Thresholds are those of each folder: an export has torch's, unless they were
+measured again on it (`bertvision export --data`).
 """
 
 import argparse
@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--exports", type=Path)
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--most", type=int, default=10_000, help="examples of each other task")
+    parser.add_argument("--tasks", nargs="+", help="tasks whose answers are compared; default: all")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", choices=["speed", "answers"])
@@ -70,10 +71,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         exports = make_exports(options.kit, options.exports or Path(made))
         examples = read_examples(options.data, options.questions, options.most)
+        compared = {task: examples[task] for task in options.tasks or examples}
         if options.only != "answers":
             Console().print(measure_speed(options, exports, examples))
         if options.only != "speed":
-            Console().print(compare_answers(options.kit, exports, examples))
+            Console().print(compare_answers(options.kit, exports, compared))
 
 
 def make_exports(kit: str, folder: Path) -> dict[str, Path]:

@@ -35,6 +35,7 @@ PAIRS = [
     ("Where is the café ?", "Le cafe\u0301 est à Paris , \U0001f469\u200d\U0001f680 et Rome ."),
 ]
 Command = Callable[..., Any]
+pytestmark = pytest.mark.timeout(900)  # tracing takes half a minute of CPU time
 
 
 @pytest.fixture(scope="module")
