@@ -42,8 +42,8 @@ class Features:
     """(token,) zeros if the model has no token types"""
     lengths: Int32
     """(window,)"""
-    starts: npt.NDArray[np.int64]
-    """(window,) the first token of each window"""
+    starts: npt.NDArray[Any]
+    """(window,) the first token of each window; 32 bits if they suffice"""
     example: Int32
     """(window,) index into the examples, ascending"""
     offsets: Int32
@@ -341,7 +341,8 @@ def _new_columns() -> dict[str, GrowingArray]:
 
 def _join(columns: dict[str, GrowingArray]) -> Features:
     found: dict[str, Any] = {name: column.finish() for name, column in columns.items()}
-    starts = np.cumsum(found["lengths"], dtype=np.int64)  # (window,)
+    tokens = int(found["lengths"].sum(dtype=np.int64))
+    starts: npt.NDArray[Any] = np.cumsum(found["lengths"], dtype=np.int32 if tokens < 2**31 else np.int64)  # (window,)
     starts -= found["lengths"]
     return Features(starts=starts, **found)
 

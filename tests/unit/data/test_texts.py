@@ -1,5 +1,6 @@
 """What `predict` takes: a text, a pair, or a list of both. Nothing else, and nothing is misread."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ PAIR = ("who ?", "a king")
         ((text for text in "ab"), [("a", None), ("b", None)], False),
         ([], [], False),
     ],
-    ids=str,
+    ids=lambda value: "generator" if isinstance(value, Iterator) else str(value),
 )
 def test_texts_and_pairs_are_told_apart(given: Any, expected: Any, alone: bool) -> None:
     assert is_alone(given) == alone and read_texts(given) == expected

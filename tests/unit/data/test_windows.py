@@ -146,7 +146,7 @@ def test_windows_cover_the_passage_and_overlap_by_exactly_the_setting(tokenizer,
 def test_the_arrays_are_compact():
     features = spans([question("The fox", "fox")], TOKENIZERS["wordpiece"])
     names = ("input_ids", "type_ids", "lengths", "starts", "example", "offsets", "start", "end", "target")
-    kinds = ["int32", "int8", "int32", "int64", "int32", "int32", "int32", "int32", "float32"]
+    kinds = ["int32", "int8", "int32", "int32", "int32", "int32", "int32", "int32", "float32"]
     assert [str(getattr(features, name).dtype) for name in names] == kinds
 
 
