@@ -27,7 +27,7 @@ PAIR = ("who ?", "a king")
         ((text for text in "ab"), [("a", None), ("b", None)], False),
         ([], [], False),
     ],
-    ids=lambda value: "generator" if isinstance(value, Iterator) else str(value),
+    ids=lambda value: "a generator" if isinstance(value, Iterator) else str(value),
 )
 def test_texts_and_pairs_are_told_apart(given: Any, expected: Any, alone: bool) -> None:
     assert is_alone(given) == alone and read_texts(given) == expected
@@ -36,7 +36,7 @@ def test_texts_and_pairs_are_told_apart(given: Any, expected: Any, alone: bool) 
 @pytest.mark.parametrize(
     "given",
     [
-        5, None, b"a king", {"a", "b"}, ("a", "b", "c"), ("a",), (), ("a", 3), [3], [["who ?", "a king"]], [b"a"],
+        5, None, b"a king", {"a"}, ("a", "b", "c"), ("a",), (), ("a", 3), [3], [["who ?", "a king"]], [b"a"],
         {"question": "who ?"}, {"text": "a", "passage": "b"}, {"text": "a", "text_pair": "b", "id": 3}, [None],
         SimpleNamespace(columns=["text"]), np.array("a"), np.array([["who ?", "a king"]]),
     ],
