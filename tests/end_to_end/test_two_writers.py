@@ -32,9 +32,10 @@ def test_a_stage_of_a_run_that_another_process_writes_is_refused(name: str, rte:
 
 
 def test_every_command_that_writes_a_folder_can_wait(command: Command) -> None:
-    readers = {"predict", "check", "tasks", "heads", "settings", "store"}
-    for name in COMMANDS:
-        assert ("--wait" in command(name, "--help").out) == (name not in readers), name
+    readers = {"predict", "check", "tasks", "heads", "settings", "store", "push", "kit ls"}
+    kits = [f"kit {name}" for name in ("make", "add", "replace", "rm", "ls")]
+    for name in (*(one for one in COMMANDS if one != "kit"), *kits):
+        assert ("--wait" in command(*name.split(), "--help").out) == (name not in readers), name
 
 
 def test_waiting_is_said_once_and_then_the_run_is_made(rte: Path, command: Command) -> None:

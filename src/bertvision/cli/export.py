@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli import AsJson, app, print_json, quiet_libraries
+from bertvision.cli import AsJson, Wait, app, print_json, quiet_libraries
 from bertvision.errors import UserError
 
 
@@ -37,6 +37,7 @@ def export(
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export that exists.")] = False,
+    wait: Wait = False,
     json: AsJson = False,
 ) -> None:
     """Export a model or kit, encoder and all heads as one graph, to predict without torch (docs/export.md).
@@ -54,7 +55,7 @@ def export(
     places = dict(_read_place(one) for one in data or ())
     reporter = RichReporter()
     made = export_model(
-        model, to, int8=int8, head=head, tasks=wanted, data=places, overwrite=overwrite, reporter=reporter
+        model, to, int8=int8, head=head, tasks=wanted, data=places, overwrite=overwrite, reporter=reporter, wait=wait
     )
     parity = read_parity(to)
     if json:

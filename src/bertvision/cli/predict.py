@@ -418,16 +418,15 @@ def _lines(pairs: Iterable[tuple[Any, Any]]) -> Iterator[str]:
 
 
 def _by_id(asked: Asked, pairs: Iterable[tuple[Any, Any]]) -> Iterator[str]:
-    """The pieces of an object, id → prediction: of a run, the bare one, without what failed; of a kit, all tasks."""
+    """The pieces of an object, id → prediction, without what failed: of a run, the bare one; of a kit, all tasks."""
 
     def items() -> Iterator[str]:
         for one, result in pairs:
-            if asked.is_kit:
-                value = result if _failed(result) else result.to_dict()
-            elif _failed(result):
+            if _failed(result):
                 continue
-            else:
-                value = asked.model.predictor.task.kind.value_of(result.to_dict())
+            value = result.to_dict()
+            if not asked.is_kit:
+                value = asked.model.predictor.task.kind.value_of(value)
             yield f"{json_format.dumps(one.id, ensure_ascii=False)}: {json_format.dumps(value, **STYLE)}"
 
     return chain(_json_items(items(), "{}"), "\n")

@@ -133,7 +133,7 @@ def find_inputs(file: str, out: Location) -> list[InputFile]:
     if not files:
         raise UserError(
             f"no file to predict on at '{file}': expected CSV, TSV, JSON lines or Parquet files"
-            + (f", found {list_names(sorted(found), 200)}." if found else ".")
+            + (f", found {list_names(sorted(os.path.basename(path) for path in found), 200)}." if found else ".")
         )
     return [InputFile(path, _name_output(path.removeprefix(root).lstrip("/")), files[path]) for path in sorted(files)]
 

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from bertvision import __version__
-from bertvision.disk import digest_of, read_json, write_bytes, write_sealed, write_text, writing_folder
+from bertvision.disk import (
+    digest_of,
+    lock_beside,
+    read_json,
+    sweep,
+    write_bytes,
+    write_sealed,
+    write_text,
+    writing_folder,
+    writing_in,
+)
 from bertvision.disk.forms import Facts
 from bertvision.errors import UserError, suggest
 from bertvision.export.graph import build_graph
@@ -39,12 +49,27 @@ def export_model(
     data: Mapping[str, str] | None = None,
     overwrite: bool = False,
     reporter: Reporter | None = None,
+    wait: bool = False,
 ) -> dict[str, Any]:
     """Export a run, a fitted model or a kit to a folder, and return its manifest. `data` says where the data of tasks
-    is; "" stands for a model's only task."""
+    is; "" stands for a model's only task. `wait`: if another process is writing to the folder, wait until it ends."""
     reporter = reporter or Reporter()
     _check_packages()
-    _check_free(to, overwrite)
+    with writing_in(lock_beside(to), wait, reporter.say):
+        sweep(to.resolve().parent)
+        _check_free(to, overwrite)
+        return _export(name, to, int8, head, tasks, data, reporter)
+
+
+def _export(
+    name: str,
+    to: Path,
+    int8: bool,
+    head: str | None,
+    tasks: list[str] | None,
+    data: Mapping[str, str] | None,
+    reporter: Reporter,
+) -> dict[str, Any]:
     source = open_source(name, head, tasks, reporter)
     places = _check_data(source, dict(data or {}))
     outputs = _name_outputs(source)
