@@ -4,7 +4,7 @@ BIN = .venv/bin
 DEMO_READY = .venv/.demo-ready
 READY = .venv/.ready
 
-.PHONY: setup demo test test-all test-gpu torture check format paper paper-check paper-test kit wheel-test
+.PHONY: setup demo test test-all test-gpu test-cluster torture check format paper paper-check paper-test kit wheel-test
 
 setup: $(READY)
 
@@ -27,10 +27,14 @@ test: $(READY)
 	$(BIN)/python -m pytest -q $(WORKERS)
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -q $(WORKERS) -m 'not gpu' tests paper/tests
+	$(BIN)/python -m pytest -q $(WORKERS) -m 'not gpu and not cluster' tests paper/tests
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -q -m gpu tests/gpu
+
+# Ray clusters of several nodes on this machine: minutes each. `make test` has one of these tests.
+test-cluster: $(READY)
+	$(BIN)/python -m pytest -q -m cluster tests/cluster
 
 # All attacks on files, processes and input: hours. The first few of each are part of `make test`.
 torture: $(READY)

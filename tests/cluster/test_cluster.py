@@ -1,4 +1,5 @@
-"""Real Ray clusters of several nodes on this machine. CI runs one test, on one cluster; the others are slow."""
+"""Real Ray clusters of several nodes on this machine. CI runs one test; `make test-cluster` runs the others, which take
+minutes each."""
 
 import hashlib
 import os
@@ -83,6 +84,7 @@ def test_a_cluster_gives_the_bytes_and_rows_of_one_process(made: Made, nodes: No
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_the_number_of_workers_changes_nothing(made: Made, nodes: Nodes, workers: int) -> None:
     clear(made)
@@ -93,6 +95,7 @@ def test_the_number_of_workers_changes_nothing(made: Made, nodes: Nodes, workers
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_stores_and_files_in_an_object_store(made: Made, nodes: Nodes, bucket: str, tmp_path: Path) -> None:
     files = open_location(f"{bucket}/in")
     for path in (made.place / "in").iterdir():
@@ -112,6 +115,7 @@ def test_stores_and_files_in_an_object_store(made: Made, nodes: Nodes, bucket: s
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_actors_in_a_job_of_ones_own(made: Made, nodes: Nodes) -> None:
     import ray.data
 
@@ -133,6 +137,7 @@ def test_actors_in_a_job_of_ones_own(made: Made, nodes: Nodes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_an_encoder_that_workers_can_not_reach_is_one_sentence(
     made: Made, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +149,7 @@ def test_an_encoder_that_workers_can_not_reach_is_one_sentence(
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_a_cluster_without_room_ends_with_one_sentence(made: Made, nodes: Nodes) -> None:
     clear(made)
     from bertvision.cluster.engine import Cluster
@@ -155,6 +161,7 @@ def test_a_cluster_without_room_ends_with_one_sentence(made: Made, nodes: Nodes)
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize("signal_after", [None, 12.0])
 def test_a_local_cluster_leaves_nothing_behind(made: Made, signal_after: float | None, tmp_path: Path) -> None:
     """The home and the temporary folder, and the processes. Ray would write a token into the home folder."""
@@ -199,6 +206,7 @@ def processes_with(trial: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.cluster
 def test_no_worker_is_left(nodes: Nodes) -> None:
     end = time.monotonic() + 30
     while workers_of() and time.monotonic() < end:
