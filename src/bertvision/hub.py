@@ -7,8 +7,9 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from bertvision.disk import plain_name, writing_folder
 from bertvision.errors import UserError
@@ -168,3 +169,25 @@ def _quiet() -> Iterator[None]:
     finally:
         if not before:
             enable_progress_bars()
+
+
+class Pushable:
+    """A model or kit that can be pushed."""
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        revision: str | None = None,
+        token: str | None = None,
+        commit_message: str = "Upload with BERTVision",
+        license: str | None = None,
+        datasets: Sequence[str] = (),
+    ) -> str:
+        """Push to the Hugging Face hub, with a card; of a kit, the loaded tasks. Return the address of the commit."""
+        settings = {"private": private, "revision": revision, "token": token, "message": commit_message}
+        return self._push(repo_id, license, datasets, **settings)
+
+    def _push(self, name: str, license: str | None, datasets: Sequence[str], **settings: Any) -> str:
+        raise NotImplementedError

@@ -7,6 +7,10 @@ from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.models.exported import open_export
+from bertvision.progress import Reporter, RichReporter
+
+BATCH = 256
+"""Texts that are predicted together."""
 
 
 class Results(dict[str, Any]):
@@ -53,8 +57,11 @@ class Exported:
         """The same, in batches."""
         from bertvision.tasks.text_batches import batches_of
 
-        for batch in batches_of(examples):
-            yield from self.predict(batch)
+        reporter = RichReporter() if one_bar else Reporter()
+        with reporter.bar("predicting", len(examples), "texts") as bar:
+            for batch in batches_of(examples, BATCH):
+                yield from self.predict(batch)
+                bar.advance(len(batch))
 
     def predict_one(self, text: str, pair: str | None, name: str) -> Any:
         return self._ask([text if pair is None else (text, pair)])[0]

@@ -27,7 +27,7 @@ from bertvision.encoder.shared import shared_encoder
 from bertvision.errors import UserError, suggest
 from bertvision.heads import Head, Target, load_head
 from bertvision.heads.base import CONFIG
-from bertvision.hub import is_hub_name, pull
+from bertvision.hub import Pushable, is_hub_name, pull
 from bertvision.kinds import Decoding, Predictions, Result, kind_in
 from bertvision.kinds.base import Scores
 from bertvision.kits.folder import FILE, FORMAT, OWN_ENCODER, find_kit
@@ -122,7 +122,7 @@ class KitResult(dict[str, Result]):
         return "".join(result._repr_html_() for result in self.values())
 
 
-class Kit:
+class Kit(Pushable):
     """A loaded kit: an encoder, and a head for each task. `bv.load` returns one."""
 
     @no_downloads()
@@ -241,25 +241,11 @@ class Kit:
 
         return save_kit(self, as_path(folder, "the folder"), sharing=Sharing(**sharing))
 
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool = False,
-        revision: str | None = None,
-        token: str | None = None,
-        commit_message: str = "Upload with BERTVision",
-        license: str | None = None,
-        datasets: Sequence[str] = (),
-    ) -> str:
-        """Push the loaded tasks to the Hugging Face hub, with a card. Return the address of the commit."""
+    def _push(self, name: str, license: str | None, datasets: Sequence[str], **settings: Any) -> str:
         from bertvision.kits.share import push_kit
         from bertvision.report.hub_card import Sharing
 
-        return push_kit(
-            self, repo_id, Sharing(license, datasets),
-            private=private, revision=revision, token=token, message=commit_message,
-        )  # fmt: skip
+        return push_kit(self, name, Sharing(license, datasets), **settings)
 
     @classmethod
     def from_pretrained(

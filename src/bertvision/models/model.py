@@ -18,7 +18,7 @@ from bertvision.data.spooled import collect_examples
 from bertvision.data.texts import is_alone
 from bertvision.disk import as_path
 from bertvision.errors import UserError
-from bertvision.hub import is_hub_name, pull
+from bertvision.hub import Pushable, is_hub_name, pull
 from bertvision.kinds import Result
 from bertvision.kits.folder import FILE as KIT
 from bertvision.kits.folder import find_kit, is_kit, shipped_kits
@@ -38,7 +38,7 @@ from bertvision.tasks.files import Columns
 from bertvision.tasks.new_text import read_new_text, usual_columns
 
 
-class Model:
+class Model(Pushable):
     """A model of a run or of a fitted model's folder. The encoder is loaded with the first prediction and kept."""
 
     def __init__(
@@ -139,25 +139,11 @@ class Model:
 
         return save_model(self, as_path(folder, "the folder"), sharing=Sharing(**sharing))
 
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool = False,
-        revision: str | None = None,
-        token: str | None = None,
-        commit_message: str = "Upload with BERTVision",
-        license: str | None = None,
-        datasets: Sequence[str] = (),
-    ) -> str:
-        """Push to the Hugging Face hub, with a card. Return the address of the commit."""
+    def _push(self, name: str, license: str | None, datasets: Sequence[str], **settings: Any) -> str:
         from bertvision.models.share import push_model
         from bertvision.report.hub_card import Sharing
 
-        return push_model(
-            self, repo_id, Sharing(license, datasets),
-            private=private, revision=revision, token=token, message=commit_message,
-        )  # fmt: skip
+        return push_model(self, name, Sharing(license, datasets), **settings)
 
     @classmethod
     def from_pretrained(

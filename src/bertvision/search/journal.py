@@ -13,7 +13,7 @@ from optuna import copy_study, get_all_study_summaries
 from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import BaseJournalBackend
 
-from bertvision.disk import damaged, read_bytes, seal_line, unseal_line, writing_file
+from bertvision.disk import clear_disk_errors, damaged, read_bytes, seal_line, unseal_line, writing_file
 
 
 class Journal(BaseJournalBackend):
@@ -32,7 +32,7 @@ class Journal(BaseJournalBackend):
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         known = self._lines
         lines = [seal_line(json.dumps(log)) for log in logs]
-        with self.path.open("ab") as file:
+        with clear_disk_errors(self.path), self.path.open("ab") as file:
             file.write("".join(f"{line}\n" for line in lines).encode())
             file.flush()
             os.fsync(file.fileno())

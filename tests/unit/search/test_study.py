@@ -1,4 +1,6 @@
+import errno
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +161,19 @@ def test_a_damaged_study_of_an_earlier_version_is_refused(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="study.db is damaged"):
         open_study(tmp_path).tried()
     assert not (tmp_path / "study.jsonl").exists()
+
+
+def test_a_full_disk_is_one_sentence_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = open_study(tmp_path)
+    before = study.take_population(2)
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(UserError, match="no space left on the disk"):
+        finish(study, before)
+    monkeypatch.undo()
+    again = open_study(tmp_path)
+    finish(again, again.take_population(2))
+    assert [one.state for one in open_study(tmp_path).tried()] == ["complete", "complete"]
