@@ -45,11 +45,15 @@ class Exported:
         try:
             return self._ask(texts)
         except UserError:
-            return [self._try(text) for text in texts]
+            return [self._try(one) for one in examples]
 
-    def _try(self, text: Any) -> Any:
+    def _try(self, example: Any) -> Any:
+        from bertvision.data.texts import blank
+
+        if problem := blank(example.text, example.text_pair):
+            return {"error": problem}
         try:
-            return self._ask([text])[0]
+            return self.predict_one(example.text, example.text_pair, example.id)
         except UserError as error:
             return {"error": str(error)}
 
